@@ -1,0 +1,1 @@
+"""NeMo Gym: the `sidecar:` block, the launcher and the `gym` shim."""

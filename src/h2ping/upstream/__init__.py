@@ -1,0 +1,1 @@
+"""Upstream side: HTTP/2 connections to one HTTPS endpoint."""

@@ -1,0 +1,154 @@
+"""Sans-IO HTTP/2, the client's half: bytes in -> calls on receivers, calls -> bytes out.
+
+This file names what a Wire is, and holds the plain engine (h2 through its public API). The compiled engine with
+the same interface is `h2ping._fast.mux`. `make_wire` picks one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined]  # noqa: F401
+
+    from h2ping.errors import UpstreamError
+
+Fields: TypeAlias = "list[tuple[bytes, bytes]]"
+"""Header or trailer fields: lower-case names, order kept."""
+
+
+@dataclass(frozen=True)
+class WireLimits:
+    """What a Wire grants its peer and bears from it. Sizes in bytes."""
+
+    stream_window_bytes: int = 4 << 20
+    """Receive window of one stream; 64 KB ruins downloads."""
+    connection_window_bytes: int = 64 << 20
+    """Receive window of the connection: a multiple of the stream's, so that one unread stream stalls itself only."""
+    max_field_section_bytes: int = 64 << 10
+    """SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113 section 6.5.2): names + values + 32 a field, of one field section."""
+    max_continuations: int = 64
+    """CONTINUATION frames in one field section."""
+    max_interim: int = 16
+    """1xx responses to one request."""
+    max_control_frames: int = 1000
+    """SETTINGS, PING, PRIORITY, RST_STREAM, WINDOW_UPDATE, unknown and empty DATA frames since the last frame
+    that moved a response on (HEADERS, non-empty DATA), or since our output was last taken."""
+    max_queued_control_bytes: int = 64 << 10
+    """Answers to the peer's PING and SETTINGS that it does not read."""
+
+
+class Receiver(Protocol):
+    """One request's ears (upstream.stream and exchange implement it). Exactly one of `on_response(end=True)`,
+    `on_end` and `on_failed` is the last call."""
+
+    def on_interim(self, status: int, fields: Fields) -> None:
+        """A 1xx response, never 101 (RFC 9110 section 15.2)."""
+
+    def on_response(self, status: int, fields: Fields, end: bool) -> None:
+        """The final response head, pseudo-fields taken off; `end`: no body and no trailers follow."""
+
+    def on_data(self, data: object) -> None:
+        """Body bytes (a buffer that stays valid while referenced). Owed to `WireStream.credit`."""
+
+    def on_end(self, trailers: Fields | None) -> None:
+        """The response is complete."""
+
+    def on_failed(self, error: UpstreamError) -> None:
+        """The stream is over without a complete response."""
+
+
+class WireOwner(Protocol):
+    """Who drives a Wire (upstream.connection)."""
+
+    def on_settings(self) -> None:
+        """The peer's SETTINGS were applied; read `max_streams`."""
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """An acknowledgement of one of our PINGs."""
+
+    def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """GOAWAY: streams above the id have got `on_failed` (goaway-refused), the rest go on; `can_open` is False."""
+
+    def on_stream_closed(self) -> None:
+        """`open_streams` went down by one."""
+
+    def on_output(self) -> None:
+        """There are bytes to send where there were none: call `take_output` soon."""
+
+
+class WireStream(Protocol):
+    """Handle on one stream."""
+
+    id: int
+    upload_done: bool
+    """END_STREAM was handed out (or the stream is over)."""
+
+    def body_ready(self) -> None:
+        """The body has more bytes, or is complete."""
+
+    def credit(self, size: int) -> None:
+        """`size` bytes of response body reached the client: give the peer the window back (RFC 9113 section 6.9)."""
+
+    def reset(self, code: int) -> None:
+        """RST_STREAM, and no further call to the receiver. A stream whose HEADERS were not yet taken by
+        `take_output` still puts HEADERS first. Nothing if the stream is over in both directions."""
+
+
+class RequestBody(Protocol):
+    """What a Wire needs of a request body (h2ping._fast.arena). Offsets count from the body's first byte."""
+
+    received: int
+    complete: bool
+
+    def peek(self, offset: int, size: int) -> memoryview:
+        """At most `size` bytes from `offset` on, contiguous, valid until `release`."""
+
+    def sent_to(self, offset: int) -> None:
+        """Bytes below `offset` were handed to the transport."""
+
+
+class Wire(Protocol):
+    """One HTTP/2 connection, client side (RFC 9113)."""
+
+    limits: WireLimits
+    max_streams: int
+    """The peer's SETTINGS_MAX_CONCURRENT_STREAMS, 2**31 - 1 when it sent none."""
+    open_streams: int
+    settled: bool
+    """The peer's first SETTINGS arrived."""
+    can_open: bool
+    """False before `settled`, after a GOAWAY in either direction, after a connection error, and when stream ids ran
+    out. `max_streams` is not part of it: the pool keeps count (both may be asked)."""
+
+    def start(self) -> None:
+        """Queue the connection preface and SETTINGS (RFC 9113 section 3.4)."""
+
+    def receive_buffer(self) -> memoryview:
+        """Where the transport writes next."""
+
+    def received(self, size: int) -> None:
+        """`size` bytes were written there. Raises UpstreamError (protocol-error, flood) after queueing GOAWAY."""
+
+    def receive(self, data: bytes) -> None:
+        """The same for bytes at hand (tests, replays)."""
+
+    def open(self, fields: Fields, body: RequestBody | None, receiver: Receiver) -> WireStream:
+        """Send a request: pseudo-fields first; `body` None sets END_STREAM on HEADERS."""
+
+    def ping(self, payload: bytes) -> None:
+        """Queue PING with 8 bytes (RFC 9113 section 6.7)."""
+
+    def goaway(self, code: int) -> None:
+        """Queue our GOAWAY; open streams go on."""
+
+    def abandon(self, error: UpstreamError) -> None:
+        """The connection is gone: every open stream gets `on_failed(error)`."""
+
+    def hold_data(self, held: bool) -> None:
+        """While held, `take_output` gives control frames and HEADERS, no DATA (the transport is full)."""
+
+    def take_output(self) -> list[memoryview | bytes]:
+        """Bytes for the transport: control frames and HEADERS first, then DATA, at most `OUTPUT_BYTES` of it, fairly
+        from the streams that may send. Call again (on_output) while there is more."""
