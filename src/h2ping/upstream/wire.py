@@ -58,6 +58,10 @@ class Receiver(Protocol):
     def on_failed(self, error: UpstreamError) -> None:
         """The stream is over without a complete response."""
 
+    def on_upload_done(self) -> None:
+        """END_STREAM was handed out (`take_output`): the request was sent whole. Called once, and not when `open`
+        had no body. May come before, between or after the response calls, never after the last of them."""
+
 
 class WireOwner(Protocol):
     """Who drives a Wire (upstream.connection)."""
@@ -101,6 +105,8 @@ class RequestBody(Protocol):
 
     received: int
     complete: bool
+    trailers: Fields | None
+    """Set before the body is complete: sent as HEADERS with END_STREAM after the last DATA (RFC 9113 section 8.1)."""
 
     def peek(self, offset: int, size: int) -> memoryview:
         """At most `size` bytes from `offset` on, contiguous, valid until `release`."""

@@ -1,0 +1,92 @@
+"""Time as an argument: the clock that everything with a deadline is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Hashable
+
+KeyT = TypeVar("KeyT", bound="Hashable")
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """It will not happen."""
+
+
+class Clock(Protocol):
+    """Monotonic time in seconds, and calls in the future."""
+
+    def now(self) -> float:
+        """Seconds since some fixed point."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call back once, `delay` seconds from now."""
+
+
+class LoopClock:
+    """The event loop's clock, the only one outside tests."""
+
+    __slots__ = ("_loop", "now")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now = loop.time
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        return self._loop.call_later(delay, callback)
+
+
+class Deadlines(Generic[KeyT]):
+    """Many deadlines of one length behind one timer.
+
+    Equal lengths expire in the order they were set, so a dict is the queue: adding, discarding and expiring are
+    O(1) each, where a timer of the loop costs 620 bytes. A `timeout` of 0 sets no deadline at all.
+    """
+
+    __slots__ = ("_clock", "_due", "_on_expire", "_timer", "timeout")
+
+    def __init__(self, clock: Clock, timeout: float, on_expire: Callable[[KeyT], None]) -> None:
+        self.timeout = timeout
+        self._clock = clock
+        self._on_expire = on_expire
+        self._due: dict[KeyT, float] = {}
+        self._timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: KeyT) -> None:
+        """Set the deadline of `key`, from now on."""
+        if not self.timeout:
+            return
+        self._due.pop(key, None)
+        self._due[key] = self._clock.now() + self.timeout
+        if self._timer is None:
+            self._timer = self._clock.call_later(self.timeout, self._fire)
+
+    def discard(self, key: KeyT) -> None:
+        """Take the deadline of `key` back; the timer stays armed and finds out when it fires."""
+        self._due.pop(key, None)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = self._clock.now()
+        while self._due:
+            key, due = next(iter(self._due.items()))
+            if due > now:
+                self._timer = self._clock.call_later(due - now, self._fire)
+                return
+            del self._due[key]
+            self._on_expire(key)
+
+    def close(self) -> None:
+        """Forget every deadline."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
