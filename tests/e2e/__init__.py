@@ -1,0 +1,1 @@
+"""End to end: the promise, with the lab between."""

@@ -1,0 +1,1 @@
+"""What tests share: scripted peers, clients, the proxy as a process."""
