@@ -9,8 +9,9 @@ Theory of operation
 5. From the moment a reply is late (a quarter of the timeout) until the next received byte the connection takes no
    new stream.
 6. Nothing within the timeout: dead.
-7. ENHANCE_YOUR_CALM doubles the interval for the upstream, never past half the idle limit; `Cadence` is what the
-   connections of one upstream share.
+7. ENHANCE_YOUR_CALM doubles the interval for the upstream, never past nine tenths of the idle limit; `Cadence` is
+   what the connections of one upstream share.
+8. A timer that fires late says that this process stood still, not the peer: what it lost is added to the deadline.
 
 The interval is jittered by 10 % downwards only, so that connections do not PING in step and the promise "at least
 every interval" holds. This module knows no timers, no sockets and no HTTP/2 library.
@@ -34,6 +35,8 @@ class Schedule:
 LATE_FRACTION = 0.25
 """Share of the timeout after which a reply is late; long enough for a slow round trip, short enough to matter."""
 JITTER = 0.1
+LONGEST_FRACTION = 0.9
+"""Of the idle limit, the longest interval that ENHANCE_YOUR_CALM leads to."""
 
 
 class Cadence:
@@ -43,7 +46,7 @@ class Cadence:
 
     def __init__(self, schedule: Schedule | None, idle_limit: float) -> None:
         self.schedule = schedule
-        self._longest = idle_limit / 2
+        self._longest = idle_limit * LONGEST_FRACTION
 
     def calm_down(self) -> float | None:
         """The peer said ENHANCE_YOUR_CALM: double the interval. The new one, or None when it cannot grow."""
@@ -66,7 +69,7 @@ class Action(enum.Enum):
 class KeepAlive:
     """The PING schedule of one connection."""
 
-    __slots__ = ("_cadence", "_due", "_interval", "_pinged", "late", "last_received", "streams")
+    __slots__ = ("_cadence", "_due", "_expected", "_interval", "_pinged", "late", "last_received", "streams")
 
     def __init__(self, cadence: Cadence, now: float) -> None:
         self._cadence = cadence
@@ -76,6 +79,7 @@ class KeepAlive:
         """A PING reply is late: no new stream (rule 5)."""
         self._pinged = False
         self._due = 0.0
+        self._expected = 0.0
         self._interval = 0.0
 
     def on_received(self, now: float) -> None:
@@ -102,20 +106,30 @@ class KeepAlive:
         if schedule is None or self.streams == 0:
             return Action.NOTHING, None
         if not self._pinged:
-            due = self.last_received + self._interval
-            if now < due:
-                return Action.NOTHING, due - now
-            self._pinged = True
-            self._due = due
-            self._interval = self._jittered(schedule.interval)
-            return Action.PING, max(0.0, due + schedule.timeout * LATE_FRACTION - now)
-        dead = self._due + schedule.timeout
+            return self._before_ping(now, schedule)
+        if now - self._expected > schedule.timeout * LATE_FRACTION:
+            self._due += now - self._expected
+        late, dead = self._due + schedule.timeout * LATE_FRACTION, self._due + schedule.timeout
         if now >= dead:
             return Action.DEAD, None
-        if now >= self._due + schedule.timeout * LATE_FRACTION and not self.late:
+        if now >= late:
+            action = Action.NOTHING if self.late else Action.LATE
             self.late = True
-            return Action.LATE, dead - now
-        return Action.NOTHING, dead - now
+            return action, self._ask_again(now, dead)
+        return Action.NOTHING, self._ask_again(now, late)
+
+    def _before_ping(self, now: float, schedule: Schedule) -> tuple[Action, float]:
+        due = self.last_received + self._interval
+        if now < due:
+            return Action.NOTHING, due - now
+        self._pinged = True
+        self._due = due if now - due <= schedule.timeout * LATE_FRACTION else now
+        self._interval = self._jittered(schedule.interval)
+        return Action.PING, self._ask_again(now, self._due + schedule.timeout * LATE_FRACTION)
+
+    def _ask_again(self, now: float, at: float) -> float:
+        self._expected = at
+        return at - now
 
     @staticmethod
     def _jittered(interval: float) -> float:

@@ -1,0 +1,114 @@
+"""One attempt to reach the upstream: resolve, connect, TLS, ALPN, first SETTINGS, under one deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from h2ping.errors import (
+    ALPN,
+    CERTIFICATE,
+    CONNECT_FAILED,
+    CONNECT_TIMEOUT,
+    DNS_FAILED,
+    TLS_FAILED,
+    ConfigError,
+    Processed,
+    UpstreamError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from h2ping.config import Settings
+    from h2ping.upstream.connection import Connection
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext:
+    """The context of one upstream: TLS 1.2 or later, ALPN h2 only (RFC 9113 sections 3.2 and 9.2).
+
+    Trust comes from `--ca-file` or else from OpenSSL's defaults, which SSL_CERT_FILE and SSL_CERT_DIR replace.
+    Raises ConfigError when the file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no PEM certificate"
+        raise ConfigError(f"-ca-file {settings.ca_file}", reason) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    if settings.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def dial(settings: Settings, context: ssl.SSLContext, make_connection: Callable[[], Connection]) -> Connection:
+    """A connection that has received the peer's SETTINGS. Raises UpstreamError, always NEVER_SENT."""
+    connection: Connection | None = None
+
+    def protocol() -> Any:
+        nonlocal connection
+        connection = make_connection()
+        return connection
+
+    async def attempt() -> Connection:
+        await asyncio.get_running_loop().create_connection(
+            protocol,
+            settings.upstream.host,
+            settings.upstream.port,
+            ssl=context,
+            server_hostname=settings.server_name or settings.upstream.host,
+            # The deadline below is the only one; uvloop's own would give another error for the same fact.
+            ssl_handshake_timeout=settings.connect_timeout + 60,
+            ssl_shutdown_timeout=5,
+        )
+        assert connection is not None
+        await connection.settled
+        return connection
+
+    try:
+        return await asyncio.wait_for(attempt(), settings.connect_timeout)
+    except UpstreamError:
+        raise
+    except (asyncio.TimeoutError, TimeoutError) as error:
+        if connection is not None:
+            connection.abort()
+        if isinstance(error, OSError) and error.errno:  # ETIMEDOUT of the kernel, not our deadline
+            raise _never_sent(CONNECT_FAILED, error.strerror or "timed out") from error
+        raise _never_sent(CONNECT_TIMEOUT, f"nothing within {settings.connect_timeout:g}s") from error
+    except (OSError, ssl.SSLError) as error:
+        raise explain(error) from error
+
+
+def explain(error: BaseException) -> UpstreamError:
+    """The UpstreamError that a failed attempt's exception stands for."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _never_sent(CERTIFICATE, error.verify_message or "verification failed")
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "handshake failed").lower().replace("_", " ")
+        if "no application protocol" in reason:
+            return _never_sent(ALPN, "the peer refused the handshake: no application protocol in common with h2")
+        return _never_sent(TLS_FAILED, reason)
+    if isinstance(error, ssl.CertificateError):
+        return _never_sent(CERTIFICATE, "the name does not match")
+    if isinstance(error, socket.gaierror):
+        return _never_sent(DNS_FAILED, error.strerror or "no address")
+    if isinstance(error, ConnectionRefusedError):
+        return _never_sent(CONNECT_FAILED, "connection refused")
+    if isinstance(error, ConnectionResetError):
+        return _never_sent(CONNECT_FAILED, "connection reset during the handshake")
+    strerror = getattr(error, "strerror", None)
+    return _never_sent(CONNECT_FAILED, strerror or type(error).__name__)
+
+
+def wrong_protocol(chosen: str | None) -> UpstreamError:
+    """The peer's ALPN choice was not h2."""
+    what = f"the peer chose {chosen}" if chosen else "the peer chose no protocol"
+    return _never_sent(ALPN, f"{what}, h2ping offered h2")
+
+
+def _never_sent(cause: Any, detail: str) -> UpstreamError:
+    return UpstreamError(cause, detail, processed=Processed.NEVER_SENT)

@@ -1,0 +1,360 @@
+"""Who gets the next stream, when to open one more connection, and who waits.
+
+Theory of operation
+-------------------
+1. A request takes the least loaded open connection with room, or waits. Waiting is first in, first out: nobody
+   overtakes the queue.
+2. A connection has room for `streams_per_conn` streams while more connections may be opened, and for as many as the
+   peer allows once they may not (`max_conns` are open, or the upstream cannot be reached just now).
+3. There are never more dials in flight than connections are missing for those who wait.
+4. After a failed dial the next one waits, doubling from DIAL_DELAY to DIAL_DELAY_MAX with jitter, and is one only.
+   A permanent fault (certificate, ALPN) fails everybody who waits, at once. A transient one is counted for each who
+   waits: DIAL_ATTEMPTS of them, or `connect_timeout` spent waiting, and the request fails.
+5. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
+   has streams its replacement is dialled first, RETIRE_LEAD of the age before.
+6. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
+   idle limit.
+
+Every change costs the same however many requests are open: connections are kept in slots by their load. The pool
+neither sends nor receives a byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Protocol
+
+from h2ping import log
+from h2ping.clock import Deadlines
+from h2ping.errors import QUEUE_FULL, QUEUE_TIMEOUT, DownstreamError, H2pingError, UpstreamError
+from h2ping.upstream.connection import Connection
+from h2ping.upstream.dial import dial
+from h2ping.upstream.keepalive import Cadence, Schedule
+from h2ping.upstream.wire import WireLimits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from h2ping.clock import Clock, Timer
+    from h2ping.config import Settings
+
+DIAL_DELAY = 0.1
+DIAL_DELAY_MAX = 1.0
+DIAL_ATTEMPTS = 4
+RETIRE_LEAD = 0.02
+IDLE_CLOSE = 90.0
+"""What Go's client does; the shortest idle limit on the path that PING does not move is an ALB's 60 s, which answers
+with a FIN, and the accelerator's 340 s is silent."""
+
+
+class Waiter(Protocol):
+    """A request that wants a stream (exchange.Exchange). Hashable by identity."""
+
+    def on_connection(self, connection: Connection) -> None:
+        """Here is one with room: open a stream on it now."""
+
+    def on_no_connection(self, error: H2pingError) -> None:
+        """There is none, and waiting longer does not help."""
+
+
+class Slots:
+    """Connections by load: adding, moving and finding the least loaded are O(1)."""
+
+    __slots__ = ("_least", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: list[dict[Connection, None]] = []
+        self._least = 0
+
+    def place(self, connection: Connection, load: int) -> None:
+        """Put it where its load says, or nowhere (load -1)."""
+        old = connection.load_slot
+        if old == load:
+            return
+        if old >= 0:
+            del self._slots[old][connection]
+        connection.load_slot = load
+        if load >= 0:
+            while len(self._slots) <= load:
+                self._slots.append({})
+            self._slots[load][connection] = None
+            self._least = min(self._least, load)
+
+    def least(self) -> Connection | None:
+        """The connection with the fewest streams, the oldest of them first."""
+        while self._least < len(self._slots):
+            if slot := self._slots[self._least]:
+                return next(iter(slot))
+            self._least += 1
+        self._least = 0 if not any(self._slots) else self._least
+        return None
+
+
+class Pool:
+    """The connections to one upstream."""
+
+    def __init__(
+        self, settings: Settings, context: ssl.SSLContext, clock: Clock, on_round_trip: Callable[[float], None]
+    ) -> None:
+        schedule = Schedule(settings.ping_interval, settings.ping_timeout) if settings.ping_interval else None
+        self.cadence = Cadence(schedule, settings.idle_limit)
+        self.connections: dict[Connection, None] = {}
+        self.dialled = 0
+        self.dials_failed = 0
+        self._settings = settings
+        self._context = context
+        self._clock = clock
+        self._on_round_trip = on_round_trip
+        self._limits = WireLimits(max_field_section_bytes=settings.max_header_bytes)
+        self._slots = Slots()
+        self._usable = 0
+        self._peer_limit = settings.streams_per_conn
+        self._waiting: dict[Waiter, _Wait] = {}
+        self._deadlines: Deadlines[Waiter] = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
+        self._idle: Deadlines[Connection] = Deadlines(
+            clock, min(IDLE_CLOSE, settings.idle_limit / 2), self._on_idle
+        )
+        self._retire_timers: dict[Connection, Timer] = {}
+        self._request_limits: dict[Connection, int] = {}
+        self._dials: set[asyncio.Task[None]] = set()
+        self._delay = 0.0
+        self._delay_timer: Timer | None = None
+        self._dial_error: UpstreamError | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    # --- what an exchange calls ---------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a stream."""
+        return len(self._waiting)
+
+    def acquire(self, waiter: Waiter) -> None:
+        """Calls `on_connection` or `on_no_connection` once, perhaps before it returns."""
+        if not self._waiting:
+            connection = self._find()
+            if connection is not None:
+                waiter.on_connection(connection)
+                return
+        error = self._dial_error
+        if error is not None and error.cause.permanent:
+            waiter.on_no_connection(error)
+        elif self._settings.max_queue and len(self._waiting) >= self._settings.max_queue:
+            waiter.on_no_connection(DownstreamError(QUEUE_FULL, f"{len(self._waiting)} requests wait for a stream"))
+        else:
+            self._waiting[waiter] = _Wait(self._clock.now())
+            self._deadlines.add(waiter)
+            self._dial_missing()
+
+    def cancel(self, waiter: Waiter) -> None:
+        """The waiter no longer wants a stream."""
+        if self._waiting.pop(waiter, None) is not None:
+            self._deadlines.discard(waiter)
+
+    async def close(self) -> None:
+        """Close every connection, gracefully where no stream is open, and wait for it."""
+        for task in self._dials:
+            task.cancel()
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+        self._deadlines.close()
+        self._idle.close()
+        self._closed = asyncio.get_running_loop().create_future()
+        for connection in list(self.connections):
+            if connection.load:
+                connection.abort()
+            else:
+                connection.retire()
+        if self.connections or self._dials:
+            await asyncio.wait([self._closed], timeout=1.0)
+        for connection in list(self.connections):
+            connection.abort()
+
+    # --- ConnectionOwner ----------------------------------------------------------------------------------------
+
+    def on_load(self, connection: Connection) -> None:
+        self._place(connection)
+        if connection.load == 0 and connection in self.connections:
+            self._idle.add(connection)
+        else:
+            self._idle.discard(connection)
+        self._assign()
+
+    def on_lost(self, connection: Connection) -> None:
+        self._slots.place(connection, -1)
+        self._idle.discard(connection)
+        if (timer := self._retire_timers.pop(connection, None)) is not None:
+            timer.cancel()
+        self._request_limits.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+        self._count_usable()
+        self._assign()
+        self._settle_close()
+
+    def on_calm_down(self, connection: Connection) -> None:
+        interval = self.cadence.calm_down()
+        if interval is not None:
+            log.calm_down(self._settings, connection.ident, interval)
+
+    def on_round_trip(self, connection: Connection, seconds: float) -> None:
+        self._on_round_trip(seconds)
+
+    # --- assignment ---------------------------------------------------------------------------------------------
+
+    def _place(self, connection: Connection) -> None:
+        known = connection in self.connections
+        usable = known and connection.is_open
+        if usable and connection.requests >= self._request_limits[connection]:
+            connection.retire()
+            return
+        was = connection.load_slot >= 0
+        self._slots.place(connection, connection.load if usable else -1)
+        if was != usable:
+            self._count_usable()
+        if usable:
+            self._peer_limit = min(self._settings.streams_per_conn, max(1, connection.wire.max_streams))
+
+    def _count_usable(self) -> None:
+        self._usable = sum(connection.load_slot >= 0 for connection in self.connections)
+
+    def _may_grow(self) -> bool:
+        return self._usable + len(self._dials) < self._settings.max_conns and self._delay_timer is None
+
+    def _find(self) -> Connection | None:
+        connection = self._slots.least()
+        if connection is None:
+            return None
+        room = connection.wire.max_streams
+        # With dials in flight the connections they bring have room of their own: do not overfill for them.
+        if self._may_grow() or self._dials:
+            room = min(room, self._settings.streams_per_conn)
+        return connection if connection.load < room else None
+
+    def _assign(self) -> None:
+        while self._waiting:
+            connection = self._find()
+            if connection is None:
+                self._dial_missing()
+                return
+            waiter = next(iter(self._waiting))
+            self.cancel(waiter)
+            waiter.on_connection(connection)
+
+    def _on_queue_timeout(self, waiter: Waiter) -> None:
+        wait = self._waiting.pop(waiter, None)
+        if wait is not None:
+            spent = self._clock.now() - wait.since
+            waiter.on_no_connection(DownstreamError(QUEUE_TIMEOUT, f"no stream within {spent:.3g}s"))
+
+    # --- dialling -----------------------------------------------------------------------------------------------
+
+    def _dial_missing(self) -> None:
+        if self._delay_timer is not None or not self._waiting:
+            return
+        missing = -(-len(self._waiting) // self._peer_limit)
+        if self._dial_error is not None:
+            missing = 1
+        room = self._settings.max_conns - self._usable
+        for _ in range(min(missing, room) - len(self._dials)):
+            self._dial()
+
+    def _dial(self) -> None:
+        self.dialled += 1
+        task = asyncio.get_running_loop().create_task(self._attempt(self.dialled))
+        self._dials.add(task)
+
+    async def _attempt(self, ident: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            connection = await dial(
+                self._settings,
+                self._context,
+                lambda: Connection(ident, self, self._clock, self.cadence, self._limits),
+            )
+        except UpstreamError as error:
+            self._dials.discard(task)
+            self._on_dial_failed(error)
+        except asyncio.CancelledError:
+            self._dials.discard(task)
+            raise
+        else:
+            self._dials.discard(task)
+            self._on_dialled(connection)
+        finally:
+            self._settle_close()
+
+    def _on_dialled(self, connection: Connection) -> None:
+        self._dial_error = None
+        self._delay = 0.0
+        if connection.lost:
+            self._assign()
+            return
+        self.connections[connection] = None
+        limit = self._settings.max_requests_per_conn
+        self._request_limits[connection] = round(limit * random.uniform(0.9, 1.0)) or 1 if limit else 2**31
+        if self._settings.max_conn_age:
+            age = self._settings.max_conn_age * random.uniform(0.9, 1.0)
+            lead = age * RETIRE_LEAD
+            self._retire_timers[connection] = self._clock.call_later(
+                age - lead, lambda: self._on_nearly_old(connection, lead)
+            )
+        self.on_load(connection)
+
+    def _on_dial_failed(self, error: UpstreamError) -> None:
+        self.dials_failed += 1
+        self._dial_error = error
+        self._delay = min(DIAL_DELAY_MAX, self._delay * 2 or DIAL_DELAY)
+        if self._delay_timer is None:
+            delay = self._delay * random.uniform(0.75, 1.0)
+            self._delay_timer = self._clock.call_later(delay, self._on_delay_over)
+        log.dial_failed(self._settings, error, self._delay)
+        now = self._clock.now()
+        for waiter, wait in list(self._waiting.items()):
+            wait.failures += 1
+            too_long = now - wait.since >= self._settings.connect_timeout
+            if error.cause.permanent or wait.failures >= DIAL_ATTEMPTS or too_long:
+                self.cancel(waiter)
+                waiter.on_no_connection(error)
+        self._assign()
+
+    def _on_delay_over(self) -> None:
+        self._delay_timer = None
+        if self._waiting:
+            self._dial_missing()
+        else:
+            # Nobody asks: the next request finds out for itself whether the upstream is back.
+            self._dial_error = None
+
+    # --- retirement ---------------------------------------------------------------------------------------------
+
+    def _on_nearly_old(self, connection: Connection, lead: float) -> None:
+        if connection.load and self._may_grow():
+            self._dial()
+        self._retire_timers[connection] = self._clock.call_later(lead, lambda: self._on_old(connection))
+
+    def _on_old(self, connection: Connection) -> None:
+        del self._retire_timers[connection]
+        if connection.is_open:
+            log.retired(self._settings, self._clock.now() - connection.born)
+        connection.retire()
+
+    def _on_idle(self, connection: Connection) -> None:
+        connection.retire()
+
+    def _settle_close(self) -> None:
+        if self._closed is not None and not self._closed.done() and not self.connections and not self._dials:
+            self._closed.set_result(None)
+
+
+class _Wait:
+    """One who waits: since when, and how many dials failed meanwhile."""
+
+    __slots__ = ("failures", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.failures = 0
