@@ -1,0 +1,374 @@
+"""One request's life, phase by phase, top to bottom.
+
+    start -> (memory) -> (stream) -> request goes up -> response comes down -> done
+                ^            ^______________|
+             waits        refused or never sent: again, with exactly the same bytes
+
+Theory of operation
+-------------------
+1. An exchange has exactly one outcome: a whole response, an error answer, or a cut client connection.
+2. The body's copy is kept until the response begins; whether it may be sent again is decided in retry.py alone.
+3. Once a byte of the response went to the client nothing is sent again, and a failure cuts the client's connection,
+   so that the response never looks complete.
+4. Credit for response bytes goes back to the upstream when the client's socket took them, not before: a slow client
+   stalls its own stream only.
+5. A client that goes away becomes RST_STREAM(CANCEL) in the same turn of the loop.
+
+It knows neither the bytes of a protocol nor timers nor sockets. It is callbacks, not a coroutine: a task would cost
+6 KB for each of thousands of requests that wait for minutes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from h2ping import headers, log, retry
+from h2ping.answer import error_response, status_of
+from h2ping.errors import (
+    BODY_TOO_LARGE,
+    CLIENT_GONE,
+    COPY_NOT_KEPT,
+    FIRST_BYTE_TIMEOUT,
+    SHUTDOWN_GRACE,
+    DownstreamError,
+    H2pingError,
+    Processed,
+    UpstreamError,
+)
+
+if TYPE_CHECKING:
+    from h2ping._fast.arena_py import Body
+    from h2ping.clock import Timer
+    from h2ping.downstream import Client
+    from h2ping.headers import Request
+    from h2ping.instance import Instance
+    from h2ping.upstream.connection import Connection
+    from h2ping.upstream.wire import Fields, WireStream
+
+NO_ERROR = 0x0
+CANCEL = 0x8
+
+
+class Phase(enum.IntEnum):
+    """Where an exchange is. Numbers grow along its life, but for a re-send."""
+
+    WAITING = 0
+    """For memory, for a stream, or for the moment of a re-send."""
+    SENT = 1
+    """It has a stream; no response yet."""
+    RESPONDING = 2
+    DONE = 3
+
+
+class Exchange:
+    """One request and its response."""
+
+    __slots__ = (
+        "_again_timer", "_body", "_client", "_given_up", "_instance", "_lost_attempts", "_stream", "_uncredited",
+        "attempts", "bytes_in", "bytes_out", "connection_id", "ident", "phase", "request", "started", "status",
+        "stream_id",
+    )  # fmt: skip
+
+    def __init__(self, instance: Instance, request: Request, client: Client) -> None:
+        self._instance = instance
+        self._client = client
+        self._body: Body | None = None
+        self._stream: WireStream | None = None
+        self._again_timer: Timer | None = None
+        self._given_up = False
+        self._uncredited = 0
+        self._lost_attempts = 0
+        self.request = request
+        self.ident = instance.next_ident()
+        self.started = instance.clock.now()
+        self.phase = Phase.WAITING
+        self.attempts = 0
+        self.status: int | None = None
+        self.connection_id = 0
+        self.stream_id = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    # --- the request goes up ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The client's head is complete."""
+        self._instance.exchanges[self] = None
+        request, settings = self.request, self._instance.settings
+        size = None if request.chunked else request.content_length
+        if size == 0 or (size is None and not request.chunked):
+            self._instance.pool.acquire(self)
+        elif settings.max_body_bytes and size is not None and size > settings.max_body_bytes:
+            self._answer(DownstreamError(BODY_TOO_LARGE, f"{size} bytes, --max-body-bytes {settings.max_body_bytes}"))
+        else:
+            kept = 0 < settings.retry_body_limit and (size is None or size <= settings.retry_body_limit)
+            self._instance.memory.admit(self, size, kept=kept)
+
+    def on_memory(self, body: Body) -> None:
+        """Room for the body is reserved: read it."""
+        self._body = body
+        body.on_room = self._on_room
+        self._client.receive_body(body)
+        if self.phase is Phase.WAITING:
+            self._instance.pool.acquire(self)
+
+    def on_no_memory(self, error: DownstreamError) -> None:
+        self._answer(error)
+
+    def on_connection(self, connection: Connection) -> None:
+        """A connection has room for a stream."""
+        self.attempts += 1
+        self.phase = Phase.SENT
+        self.connection_id = connection.ident
+        self._instance.first_byte.add(self)
+        fields = headers.h2_fields(self.request, self._instance.authority)
+        self._stream = connection.open(fields, self._body, self)
+        self.stream_id = self._stream.id
+
+    def on_no_connection(self, error: H2pingError) -> None:
+        assert isinstance(error, (UpstreamError, DownstreamError))
+        self._answer(error)
+
+    def on_body(self) -> None:
+        """The client sent more of the body."""
+        if self._stream is not None:
+            self._stream.body_ready()
+
+    def on_body_end(self, trailers: Fields | None) -> None:
+        """The client sent all of it."""
+        assert self._body is not None
+        self.bytes_in = self._body.received
+        if trailers:
+            self._body.trailers = trailers
+        if self._stream is not None:
+            self._stream.body_ready()
+
+    def on_body_stalled(self) -> None:
+        """There is no room for the next byte."""
+        body = self._body
+        assert body is not None
+        if body.kept:
+            limit = self._instance.settings.retry_body_limit
+            if body.received < limit and self._instance.memory.make_room(body):
+                self._client.resume_body()
+                return
+            body.drop_copy()
+            self._given_up = True
+            if body.writable() is not None:
+                self._client.resume_body()
+
+    def _on_room(self) -> None:
+        if self.phase is not Phase.DONE:
+            self._client.resume_body()
+
+    def on_upload_done(self) -> None:
+        """The request was sent whole."""
+        body = self._body
+        if body is None or self.phase is Phase.DONE:
+            return
+        if self.phase is Phase.RESPONDING or not body.kept:
+            self._release_body()
+        else:
+            self._instance.memory.on_sent_whole(self)
+
+    def give_up_copy(self) -> None:
+        """Memory is short and this request is near its answer: it can no longer be sent again."""
+        self._given_up = True
+        body, self._body = self._body, None
+        assert body is not None
+        body.release()
+
+    def _release_body(self) -> None:
+        body, self._body = self._body, None
+        if body is not None:
+            body.on_room = None
+            body.release()
+        self._instance.memory.on_released(self)
+
+    # --- the response comes down --------------------------------------------------------------------------------
+
+    def on_interim(self, status: int, fields: Fields) -> None:
+        # 100 was answered here already (RFC 9110 section 10.1.1); a 1.0 client knows no interim responses (15.2).
+        if status != 100 and self.request.version >= (1, 1):
+            self._client.send_interim(headers.interim_head(status, fields))
+
+    def on_response(self, status: int, fields: Fields, end: bool) -> None:
+        self.phase = Phase.RESPONDING
+        self.status = status
+        self._instance.first_byte.discard(self)
+        stream = self._stream
+        assert stream is not None
+        if self._body is not None:
+            if stream.upload_done:
+                self._release_body()
+            else:
+                self._body.drop_copy()
+                self._given_up = True
+        head, framing = headers.response_head(status, fields, self.request, end, self._client.will_close)
+        self._client.send_head(head, framing)
+        if end:
+            self.on_end(None)
+
+    def on_data(self, data: memoryview) -> None:
+        size = len(data)
+        self.bytes_out += size
+        client = self._client
+        client.send_data(data)
+        stream = self._stream
+        if stream is None:  # the client went away inside send_data
+            return
+        if client.write_paused:
+            self._uncredited += size
+            self._instance.memory.arena.charge(size)
+        else:
+            stream.credit(size)
+
+    def on_writable(self) -> None:
+        """The client's socket took what was written."""
+        self._give_credit()
+
+    def on_end(self, trailers: Fields | None) -> None:
+        stream = self._stream
+        assert stream is not None
+        if not stream.upload_done:
+            # RFC 9113 section 8.1: the response is whole, the rest of the request is not wanted.
+            stream.reset(NO_ERROR)
+        self.phase = Phase.DONE
+        self._client.send_end(trailers)
+        self._finish(None)
+
+    # --- what goes wrong ----------------------------------------------------------------------------------------
+
+    def on_failed(self, error: UpstreamError) -> None:
+        """The stream is over without a complete response."""
+        self._stream = None
+        self._give_credit()
+        self._lost_attempts += error.processed is Processed.MAYBE
+        body = self._body
+        attempted = retry.Attempted(
+            method=self.request.method,
+            attempts=self.attempts,
+            lost=self._lost_attempts,
+            response_begun=self.phase is Phase.RESPONDING,
+            body_kept=not self._given_up and (body is None or body.kept or body.sent == 0),
+        )
+        verdict = retry.decide(attempted, error)
+        if verdict is retry.Verdict.AGAIN:
+            self._again(error)
+        elif verdict is retry.Verdict.CUT:
+            self.phase = Phase.DONE
+            self._client.abort()
+            self._finish(error)
+        elif verdict is retry.Verdict.NOT_KEPT:
+            self._answer(UpstreamError(COPY_NOT_KEPT, error.cause.token, processed=error.processed, code=error.code))
+        else:
+            self._answer(error)
+
+    def on_first_byte_timeout(self) -> None:
+        """Nothing began within --first-byte-timeout."""
+        self._leave_stream()
+        limit = self._instance.settings.first_byte_timeout
+        self._answer(UpstreamError(FIRST_BYTE_TIMEOUT, f"--first-byte-timeout {limit:g}s"))
+
+    def on_client_error(self, error: DownstreamError) -> None:
+        """The client broke its own request: it answers and closes by itself."""
+        self._leave_stream()
+        self.phase = Phase.DONE
+        self.status = self.status or error.cause.status
+        self._finish(error)
+
+    def on_client_gone(self) -> None:
+        """The client's connection ended before the response did, or before it was read."""
+        self._give_credit()
+        if self.phase is Phase.DONE:
+            return
+        self._leave_stream()
+        self.phase = Phase.DONE
+        self._finish(DownstreamError(CLIENT_GONE))
+
+    def cut(self) -> None:
+        """The grace of the shutdown ran out."""
+        begun = self.phase is Phase.RESPONDING
+        self._leave_stream()
+        error = DownstreamError(SHUTDOWN_GRACE)
+        if begun or self._instance.settings.program == "h2-ping-sidecar":
+            self.phase = Phase.DONE
+            self._client.abort()
+            self._finish(error)
+        else:
+            self._answer(error)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _again(self, error: UpstreamError) -> None:
+        self.phase = Phase.WAITING
+        log.request_retried(self._instance.settings, self.record(error))
+        self._instance.metrics.retried(error.cause.token)
+        delay = retry.delay(self.attempts, error)
+        if delay:
+            self._again_timer = self._instance.clock.call_later(delay, self._acquire_again)
+        else:
+            self._instance.pool.acquire(self)
+
+    def _acquire_again(self) -> None:
+        self._again_timer = None
+        self._instance.pool.acquire(self)
+
+    def _leave_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.reset(CANCEL)
+
+    def _give_credit(self) -> None:
+        size, self._uncredited = self._uncredited, 0
+        if size:
+            self._instance.memory.arena.refund(size)
+            if self._stream is not None:
+                self._stream.credit(size)
+
+    def _answer(self, error: UpstreamError | DownstreamError) -> None:
+        self.phase = Phase.DONE
+        self.status = status_of(error.cause, self._instance.settings.permanent_status)
+        client = self._client
+        close = client.will_close
+        client.answer(
+            error_response(error, self.request, self._instance.settings.program, status=self.status, close=close),
+            close,
+        )
+        self._finish(error)
+
+    def _finish(self, error: UpstreamError | DownstreamError | None) -> None:
+        instance = self._instance
+        instance.first_byte.discard(self)
+        if error is not None:
+            instance.pool.cancel(self)
+            if self._again_timer is not None:
+                self._again_timer.cancel()
+                self._again_timer = None
+        self._release_body()
+        if not self._uncredited:
+            self._stream = None
+        instance.on_finished(self, error)
+
+    def record(self, error: UpstreamError | DownstreamError | None) -> log.AccessRecord:
+        """What the log says of it: no header, no body, no query value."""
+        cause = error.cause if error is not None else None
+        upstream = error if isinstance(error, UpstreamError) else None
+        return log.AccessRecord(
+            ident=self.ident,
+            method=self.request.method,
+            path=self.request.target,
+            status=499 if cause is CLIENT_GONE else self.status,
+            upstream_status=self.status if self.phase is Phase.RESPONDING or cause is None else None,
+            attempts=self.attempts,
+            connection_id=self.connection_id,
+            stream_id=self.stream_id,
+            cause=cause.token if cause is not None else None,
+            detail=error.detail if error is not None else "",
+            code=upstream.code if upstream is not None else None,
+            processed=upstream.processed.value if upstream is not None else None,
+            elapsed=self._instance.clock.now() - self.started,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+        )

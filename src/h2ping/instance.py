@@ -1,0 +1,77 @@
+"""One listener and its upstream: what the exchanges of an instance share."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from h2ping import log
+from h2ping.clock import Deadlines
+from h2ping.errors import CLIENT_GONE
+from h2ping.exchange import Exchange
+from h2ping.upstream.dial import tls_context
+from h2ping.upstream.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from h2ping.clock import Clock
+    from h2ping.config import Settings
+    from h2ping.downstream import Client
+    from h2ping.errors import DownstreamError, UpstreamError
+    from h2ping.headers import Request
+    from h2ping.memory import Memory
+    from h2ping.metrics import InstanceMetrics
+
+
+class Instance:
+    """Settings, pool, books and labels of one listener. The memory is the process's."""
+
+    def __init__(self, settings: Settings, clock: Clock, memory: Memory, metrics: InstanceMetrics) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.memory = memory
+        self.metrics = metrics
+        self.authority = settings.upstream.authority
+        self.pool = Pool(settings, tls_context(settings), clock, metrics.round_trip)
+        self.exchanges: dict[Exchange, None] = {}
+        self.first_byte: Deadlines[Exchange] = Deadlines(
+            clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout
+        )
+        self.next_ident: Callable[[], int] = itertools.count(1).__next__
+        self._on_empty: Callable[[], None] | None = None
+
+    def make_exchange(self, request: Request, client: Client) -> Exchange:
+        """The factory that the listener's clients are given."""
+        return Exchange(self, request, client)
+
+    def on_finished(self, exchange: Exchange, error: UpstreamError | DownstreamError | None) -> None:
+        """The exchange has its outcome."""
+        self.exchanges.pop(exchange, None)
+        elapsed = self.clock.now() - exchange.started
+        cause = error.cause.token if error is not None else None
+        self.metrics.finished(499 if error is not None and error.cause is CLIENT_GONE else exchange.status, cause, elapsed)
+        if error is not None and error.cause is not CLIENT_GONE:
+            log.request_failed(self.settings, exchange.record(error))
+        if self.settings.access_log:
+            log.request_done(self.settings, exchange.record(error))
+        if not self.exchanges and self._on_empty is not None:
+            self._on_empty()
+
+    def call_when_empty(self, callback: Callable[[], None]) -> None:
+        """Call back once no exchange is left, perhaps now."""
+        self._on_empty = callback
+        if not self.exchanges:
+            callback()
+
+    def cut_all(self) -> int:
+        """End what is left; how many exchanges that were."""
+        left = list(self.exchanges)
+        for exchange in left:
+            exchange.cut()
+        return len(left)
+
+    async def close(self) -> None:
+        """Close the connections to the upstream."""
+        self.first_byte.close()
+        await self.pool.close()
