@@ -1,0 +1,68 @@
+# Two commands do all the set-up on a fresh machine: `make demo` (the main job, no network, no account) and
+# `make test`. Each makes its own virtual environment on first use.
+PYTHON ?= python3
+RUN_VENV ?= .venv-run
+TEST_VENV ?= .venv
+PYTEST_ARGS ?=
+MINUTES ?= 5
+HOURS ?= 1
+SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+
+.PHONY: demo test test-plain lint types coverage proof trace trace-28k memory bench bench-quick soak fuzz callgrind clean help
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(RUN_VENV)/.done  ## the same slow calls straight and through h2ping, on a simulated path
+	$(RUN_VENV)/bin/h2ping demo
+
+test: $(TEST_VENV)/.done  ## every test, over the compiled engine and the plain one
+	H2PING_EXPECT_C=1 $(TEST_VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+test-plain: $(TEST_VENV)/.done  ## every test again, the whole package on its plain twins
+	H2PING_NO_EXTENSIONS=1 $(TEST_VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(TEST_VENV)/.lint  ## ruff, cython-lint, codespell
+	$(TEST_VENV)/bin/ruff check .
+	$(TEST_VENV)/bin/ruff format --check .
+	$(TEST_VENV)/bin/cython-lint src/h2ping/_fast
+	$(TEST_VENV)/bin/codespell README.md CHANGELOG.md SECURITY.md docs src tests bench --skip '*.json,*.bin'
+
+types: $(TEST_VENV)/.lint  ## mypy, strict
+	$(TEST_VENV)/bin/mypy
+
+coverage: $(TEST_VENV)/.done  ## branch coverage of the protocol modules, at least 90 %
+	H2PING_NO_EXTENSIONS=1 $(TEST_VENV)/bin/python -m pytest -q tests/unit tests/wire tests/property \
+		--cov=h2ping --cov-branch --cov-report=
+	$(TEST_VENV)/bin/python -m coverage report --fail-under=90 \
+		--include='*/headers.py,*/retry.py,*/upstream/*.py,*/exchange.py,*/memory.py,*/downstream.py,*/_fast/*_py.py'
+
+proof: $(RUN_VENV)/.done  ## a 400 s silent call through a relay that cuts at 340 s, in real time
+	$(RUN_VENV)/bin/h2ping lab proof
+
+trace: $(RUN_VENV)/.done  ## 600 calls of the judge trace at 1:100, with rotation, GOAWAY and idle cuts
+	$(RUN_VENV)/bin/h2ping lab trace
+
+memory: $(RUN_VENV)/.done  ## 2,000 calls with 512 KiB bodies under a limit of 256 MiB
+	$(RUN_VENV)/bin/h2ping lab memory
+
+clean:
+	rm -rf build dist $(RUN_VENV) $(TEST_VENV) src/*.egg-info
+	find src -name '*.so' -delete
+
+$(RUN_VENV)/.done: $(SOURCES)
+	$(PYTHON) -m venv $(RUN_VENV)
+	$(RUN_VENV)/bin/python -m pip install -q --upgrade pip
+	$(RUN_VENV)/bin/python -m pip install -q --force-reinstall --no-deps .
+	$(RUN_VENV)/bin/python -m pip install -q .
+	touch $@
+
+$(TEST_VENV)/.done: $(SOURCES)
+	$(PYTHON) -m venv $(TEST_VENV)
+	$(TEST_VENV)/bin/python -m pip install -q --upgrade pip
+	$(TEST_VENV)/bin/python -m pip install -q --group test -e .
+	touch $@
+
+$(TEST_VENV)/.lint: $(TEST_VENV)/.done
+	$(TEST_VENV)/bin/python -m pip install -q --group lint
+	touch $@
