@@ -53,8 +53,7 @@ clean:
 $(RUN_VENV)/.done: $(SOURCES)
 	$(PYTHON) -m venv $(RUN_VENV)
 	$(RUN_VENV)/bin/python -m pip install -q --upgrade pip
-	$(RUN_VENV)/bin/python -m pip install -q --force-reinstall --no-deps .
-	$(RUN_VENV)/bin/python -m pip install -q .
+	$(RUN_VENV)/bin/python -m pip install -q --upgrade .
 	touch $@
 
 $(TEST_VENV)/.done: $(SOURCES)

@@ -119,7 +119,7 @@ class Server:
             for settings in self._settings
         ]
         admin = Admin(main.admin_listen, metrics, lambda: state(listeners, memory, clock)) if main.admin_listen else None
-        ready: list[lifecycle.ReadyFile] = []
+        ready: lifecycle.ReadyFile | None = None
         try:
             if main.exit_with_parent:
                 lifecycle.exit_with_parent(self._request_stop)
@@ -129,10 +129,9 @@ class Server:
                 await admin.start()
             self._watch_signals()
             for listener in listeners:
-                settings = listener.instance.settings
-                log.listening(settings, listener.address)
-                if settings.ready_file:
-                    ready.append(lifecycle.ReadyFile(settings.ready_file))
+                log.listening(listener.instance.settings, listener.address)
+            if main.ready_file:
+                ready = lifecycle.ReadyFile(main.ready_file)
             if admin is not None:
                 admin.ready = True
             lifecycle.notify("READY=1")
@@ -148,8 +147,8 @@ class Server:
             if admin is not None:
                 await admin.close()
             memory.close()
-            for file in ready:
-                file.remove()
+            if ready is not None:
+                ready.remove()
         log.stopped(main)
         return 0
 
