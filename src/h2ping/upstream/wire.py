@@ -1,13 +1,15 @@
 """Sans-IO HTTP/2, the client's half: bytes in -> calls on receivers, calls -> bytes out.
 
-This file names what a Wire is, and holds the plain engine (h2 through its public API). The compiled engine with
-the same interface is `h2ping._fast.mux`. `make_wire` picks one.
+This file names what a Wire is. `plain` holds the plain engine (h2 through its public API), `h2ping._fast.mux` the
+compiled one; `make_wire` picks one. Both answer the same bytes with the same calls and equivalent frames.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from h2ping._fast import IMPLEMENTATION
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]  # noqa: F401
@@ -124,9 +126,11 @@ class Wire(Protocol):
     open_streams: int
     settled: bool
     """The peer's first SETTINGS arrived."""
-    can_open: bool
-    """False before `settled`, after a GOAWAY in either direction, after a connection error, and when stream ids ran
-    out. `max_streams` is not part of it: the pool keeps count (both may be asked)."""
+
+    @property
+    def can_open(self) -> bool:
+        """False before `settled`, after a GOAWAY in either direction, after a connection error, and when stream ids
+        ran out. `max_streams` is not part of it: the pool keeps count (both may be asked)."""
 
     def start(self) -> None:
         """Queue the connection preface and SETTINGS (RFC 9113 section 3.4)."""
@@ -158,3 +162,19 @@ class Wire(Protocol):
     def take_output(self) -> list[memoryview | bytes]:
         """Bytes for the transport: control frames and HEADERS first, then DATA, at most `OUTPUT_BYTES` of it, fairly
         from the streams that may send. Call again (on_output) while there is more."""
+
+
+def make_wire(owner: WireOwner, limits: WireLimits | None = None) -> Wire:
+    """A Wire of the engine this process runs."""
+    limits = WireLimits() if limits is None else limits
+    if IMPLEMENTATION == "compiled":
+        try:
+            from h2ping._fast.mux import Mux  # type: ignore[import-not-found]
+        except ImportError:
+            pass
+        else:
+            wire: Wire = Mux(owner, limits)
+            return wire
+    from h2ping.upstream.plain import PlainWire
+
+    return PlainWire(owner, limits)
