@@ -1,0 +1,48 @@
+"""Options and fixtures of the whole suite: which engine a test runs over, and how hard hypothesis tries."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import pytest
+from hypothesis import settings
+
+from h2ping._fast import IMPLEMENTATION
+
+# No deadline: on a machine shared with other work a slow example says nothing about the code.
+settings.register_profile("h2ping", deadline=None, print_blob=True)
+settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=20_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "h2ping"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-c", action="store_true", help="leave out the compiled engine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The compiled engine missing where it was built is a failure: skips would hide a broken build."""
+    if os.environ.get("H2PING_EXPECT_C", "") in ("", "0") or IMPLEMENTATION == "compiled":
+        return
+    try:
+        importlib.import_module("h2ping._fast.hpack")
+        reason = "H2PING_NO_EXTENSIONS switches it off"
+    except ImportError as error:
+        reason = str(error)
+    raise pytest.UsageError(f"H2PING_EXPECT_C is set, but the compiled engine is not there: {reason}")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for `engine` runs once over each twin, with the ids `c` and `py`."""
+    if "engine" in metafunc.fixturenames:
+        engines = ["py"] if metafunc.config.getoption("--no-c") else ["c", "py"]
+        metafunc.parametrize("engine", engines, indirect=True)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> str:
+    """`c` or `py`: which of the twins to test."""
+    name: str = request.param
+    if name == "c" and IMPLEMENTATION != "compiled":
+        pytest.skip("the compiled engine was not built, or is switched off")
+    return name
