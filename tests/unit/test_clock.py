@@ -1,0 +1,66 @@
+"""Deadlines of one length behind one timer."""
+
+from __future__ import annotations
+
+from h2ping.clock import Deadlines
+from tests.support.fake_clock import FakeClock
+
+
+def test_deadlines_expire_in_the_order_they_were_set() -> None:
+    clock, gone = FakeClock(), []
+    deadlines: Deadlines[str] = Deadlines(clock, 5.0, lambda key: gone.append((key, clock.now())))
+    start = clock.now()
+    deadlines.add("a")
+    clock.advance(2)
+    deadlines.add("b")
+    clock.advance(10)
+    assert gone == [("a", start + 5), ("b", start + 7)]
+
+
+def test_a_deadline_that_is_set_again_counts_from_then() -> None:
+    clock, gone = FakeClock(), []
+    deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
+    deadlines.add("a")
+    clock.advance(4)
+    deadlines.add("a")
+    clock.advance(4)
+    assert gone == []
+    clock.advance(1)
+    assert gone == ["a"]
+
+
+def test_a_discarded_deadline_never_expires() -> None:
+    clock, gone = FakeClock(), []
+    deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
+    deadlines.add("a")
+    deadlines.discard("a")
+    clock.advance(100)
+    assert gone == []
+    assert clock.pending == 0
+
+
+def test_a_thousand_deadlines_need_one_timer() -> None:
+    clock, gone = FakeClock(), []
+    deadlines: Deadlines[int] = Deadlines(clock, 5.0, gone.append)
+    for key in range(1000):
+        deadlines.add(key)
+    assert clock.pending == 1
+    clock.advance(5)
+    assert len(gone) == 1000
+
+
+def test_a_timeout_of_zero_sets_no_deadline() -> None:
+    clock, gone = FakeClock(), []
+    deadlines: Deadlines[str] = Deadlines(clock, 0, gone.append)
+    deadlines.add("a")
+    assert (len(deadlines), clock.pending) == (0, 0)
+
+
+def test_closed_deadlines_leave_no_timer() -> None:
+    clock, gone = FakeClock(), []
+    deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
+    deadlines.add("a")
+    deadlines.close()
+    clock.advance(10)
+    assert gone == []
+    assert clock.pending == 0
