@@ -1,0 +1,343 @@
+"""Who gets the next stream, each test one of the rules in h2ping.upstream.pool."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from h2ping import config, errors
+from h2ping.errors import H2pingError, Processed, UpstreamError
+from h2ping.upstream import pool as pool_module
+from h2ping.upstream.pool import DIAL_ATTEMPTS, Pool, Slots
+from tests.support.fake_clock import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class FakeConnection:
+    """What the pool sees of a connection."""
+
+    def __init__(self, ident: int, pool: Pool, max_streams: int) -> None:
+        self.ident, self.pool = ident, pool
+        self.wire = SimpleNamespace(max_streams=max_streams)
+        self.born = 0.0
+        self.load = self.requests = 0
+        self.load_slot = -1
+        self.lost = self.retired = False
+        self.late = False
+
+    @property
+    def is_open(self) -> bool:
+        return not (self.retired or self.lost or self.late)
+
+    def use(self) -> None:
+        self.load += 1
+        self.requests += 1
+        self.pool.on_load(self)  # type: ignore[arg-type]
+
+    def done(self, streams: int = 1) -> None:
+        self.load -= streams
+        self.pool.on_load(self)  # type: ignore[arg-type]
+        if self.retired and not self.load:
+            self.abort()
+
+    def retire(self) -> None:
+        if not self.retired:
+            self.retired = True
+            self.pool.on_load(self)  # type: ignore[arg-type]
+            if not self.load:
+                self.abort()
+
+    def abort(self, error: object = None) -> None:
+        if not self.lost:
+            self.lost = True
+            self.pool.on_lost(self)  # type: ignore[arg-type]
+
+
+class FakeWaiter:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.connection: FakeConnection | None = None
+        self.error: H2pingError | None = None
+
+    def on_connection(self, connection: FakeConnection) -> None:
+        self.connection = connection
+        self.world.served.append(self)
+        connection.use()
+
+    def on_no_connection(self, error: H2pingError) -> None:
+        self.error = error
+
+
+class World:
+    """A pool whose dials the test answers."""
+
+    def __init__(self, **settings: str) -> None:
+        self.clock = FakeClock()
+        self.settings = config.parse({"upstream": "https://judge.example", "max_conn_age": "0", **settings})
+        self.pool = Pool(self.settings, None, self.clock, lambda seconds: None)  # type: ignore[arg-type]
+        self.dials: list[asyncio.Future[FakeConnection]] = []
+        self.served: list[FakeWaiter] = []
+        self.ident = 0
+
+    async def dial(self, *_: Any) -> FakeConnection:
+        future: asyncio.Future[FakeConnection] = asyncio.get_running_loop().create_future()
+        self.dials.append(future)
+        return await future
+
+    async def connect(self, max_streams: int = 128) -> FakeConnection:
+        self.ident += 1
+        connection = FakeConnection(self.ident, self.pool, max_streams)
+        self.dials.pop(0).set_result(connection)
+        await self.turn()
+        return connection
+
+    async def fail(self, error: UpstreamError) -> None:
+        self.dials.pop(0).set_exception(error)
+        await self.turn()
+
+    async def ask(self, count: int = 1) -> list[FakeWaiter]:
+        waiters = [FakeWaiter(self) for _ in range(count)]
+        for waiter in waiters:
+            self.pool.acquire(waiter)  # type: ignore[arg-type]
+        await self.turn()
+        return waiters
+
+    @staticmethod
+    async def turn() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    worlds: list[World] = []
+
+    def make(**settings: str) -> World:
+        made = World(**settings)
+        monkeypatch.setattr(pool_module, "dial", made.dial)
+        worlds.append(made)
+        return made
+
+    monkeypatch.setattr(pool_module.random, "uniform", lambda low, high: high)
+    yield make
+
+
+REFUSED = UpstreamError(errors.CONNECT_FAILED, "connection refused", processed=Processed.NEVER_SENT)
+WRONG_CERTIFICATE = UpstreamError(errors.CERTIFICATE, "unknown authority", processed=Processed.NEVER_SENT)
+
+
+async def test_a_cold_burst_of_300_dials_19_connections(world: Any) -> None:
+    w = world()
+    await w.ask(300)
+    assert len(w.dials) == 19
+    for _ in range(19):
+        await w.connect()
+    assert len(w.served) == 300
+    assert max(connection.load for connection in w.pool.connections) == 16
+
+
+async def test_the_first_who_waits_is_served_first(world: Any) -> None:
+    w = world()
+    waiters = await w.ask(10)
+    await w.connect()
+    assert w.served == waiters
+
+
+async def test_the_least_loaded_connection_takes_the_next_stream(world: Any) -> None:
+    w = world(streams_per_conn="4")
+    await w.ask(8)
+    one, two = await w.connect(), await w.connect()
+    one.done(1)
+    two.done(3)
+    await w.ask(2)
+    assert (one.load, two.load) == (3, 3)
+
+
+async def test_a_connection_is_filled_past_its_share_once_no_more_may_be_opened(world: Any) -> None:
+    w = world(max_conns="2", streams_per_conn="4")
+    await w.ask(300)
+    assert len(w.dials) == 2
+    one, two = await w.connect(128), await w.connect(128)
+    assert (one.load, two.load) == (128, 128)
+    assert w.pool.waiting == 300 - 256
+
+
+async def test_a_peer_that_allows_two_streams_gets_two_and_more_connections_are_opened(world: Any) -> None:
+    w = world()
+    await w.ask(5)
+    assert len(w.dials) == 1
+    assert (await w.connect(2)).load == 2
+    assert len(w.dials) == 2
+    await w.connect(2)
+    await w.connect(2)
+    assert w.pool.waiting == 0
+
+
+async def test_a_limit_that_shrinks_is_obeyed(world: Any) -> None:
+    w = world(max_conns="1")
+    await w.ask(4)
+    connection = await w.connect(128)
+    connection.wire.max_streams = 3
+    w.pool.on_load(connection)
+    await w.ask(1)
+    assert (connection.load, w.pool.waiting) == (4, 1)
+    connection.done(2)
+    assert (connection.load, w.pool.waiting) == (3, 0)
+
+
+async def test_a_full_queue_refuses_at_once_with_503(world: Any) -> None:
+    w = world(max_conns="1", max_queue="5")
+    await w.ask(1)
+    await w.connect(1)
+    waiters = await w.ask(19)
+    refused = [waiter for waiter in waiters if waiter.error is not None]
+    assert len(refused) == 14
+    assert {waiter.error.cause.token for waiter in refused} == {"queue-full"}
+
+
+async def test_one_who_waits_too_long_gets_503(world: Any) -> None:
+    w = world(max_conns="1", queue_timeout="30s")
+    await w.ask(1)
+    await w.connect(1)
+    (waiter,) = await w.ask(1)
+    w.clock.advance(30)
+    assert waiter.error.cause.token == "queue-timeout"
+    assert w.pool.waiting == 0
+
+
+async def test_one_who_left_the_queue_is_not_served(world: Any) -> None:
+    w = world()
+    gone, stays = await w.ask(2)
+    w.pool.cancel(gone)
+    await w.connect()
+    assert w.served == [stays]
+
+
+async def test_a_permanent_fault_fails_everybody_who_waits_and_those_who_come_next(world: Any) -> None:
+    w = world()
+    waiters = await w.ask(40)
+    dials = len(w.dials)
+    await w.fail(WRONG_CERTIFICATE)
+    assert all(waiter.error is WRONG_CERTIFICATE for waiter in waiters)
+    (late,) = await w.ask(1)
+    assert late.error is WRONG_CERTIFICATE
+    assert w.pool.dialled == dials
+
+
+async def test_after_a_failed_dial_the_next_waits_and_is_one_only(world: Any) -> None:
+    w = world()
+    await w.ask(100)
+    assert len(w.dials) == 7
+    for _ in range(7):
+        await w.fail(REFUSED)
+    # Seven dials failed at once: everybody who waited has seen enough of them.
+    assert w.pool.waiting == 0
+    (waiter,) = await w.ask(1)
+    assert w.dials == []
+    w.clock.advance(1)
+    await w.turn()
+    assert len(w.dials) == 1
+    await w.connect()
+    assert waiter.connection is not None
+
+
+async def test_an_upstream_that_stays_down_fails_a_request_after_a_few_dials(world: Any) -> None:
+    w = world()
+    (waiter,) = await w.ask(1)
+    for _ in range(DIAL_ATTEMPTS):
+        assert waiter.error is None
+        await w.turn()
+        await w.fail(REFUSED)
+        w.clock.advance(1)
+        await w.turn()
+    assert waiter.error is REFUSED
+
+
+async def test_while_the_upstream_cannot_be_reached_open_connections_fill_up(world: Any) -> None:
+    w = world(streams_per_conn="2")
+    await w.ask(2)
+    connection = await w.connect(128)
+    (waiter,) = await w.ask(1)
+    assert waiter.connection is None
+    await w.fail(REFUSED)
+    assert waiter.connection is connection
+
+
+async def test_a_connection_whose_ping_reply_is_late_takes_no_new_stream(world: Any) -> None:
+    w = world()
+    await w.ask(1)
+    late = await w.connect()
+    late.late = True
+    w.pool.on_load(late)
+    (waiter,) = await w.ask(1)
+    assert waiter.connection is None
+    late.late = False
+    w.pool.on_load(late)
+    assert waiter.connection is late
+
+
+async def test_age_retires_a_connection_and_its_replacement_is_dialled_first(world: Any) -> None:
+    w = world(max_conn_age="100s")
+    await w.ask(1)
+    old = await w.connect()
+    w.clock.advance(98.5)
+    await w.turn()
+    assert len(w.dials) == 1
+    assert not old.retired
+    new = await w.connect()
+    w.clock.advance(1.5)
+    assert old.retired
+    assert not old.lost
+    (waiter,) = await w.ask(1)
+    assert waiter.connection is new
+    old.done()
+    assert old not in w.pool.connections
+
+
+async def test_the_request_count_retires_a_connection(world: Any) -> None:
+    w = world(max_requests_per_conn="3")
+    await w.ask(3)
+    connection = await w.connect()
+    assert connection.retired
+    assert not connection.lost
+
+
+async def test_an_idle_connection_is_closed_before_the_path_drops_it(world: Any) -> None:
+    w = world()
+    await w.ask(1)
+    connection = await w.connect()
+    connection.done()
+    w.clock.advance(89)
+    assert not connection.lost
+    w.clock.advance(1)
+    assert connection.lost
+
+
+async def test_closing_ends_idle_connections_and_dials(world: Any) -> None:
+    w = world()
+    await w.ask(17)
+    connection = await w.connect()
+    connection.done(16)
+    await w.pool.close()
+    assert connection.lost
+    assert w.clock.pending == 0
+
+
+async def test_slots_find_the_least_loaded_without_looking_at_all() -> None:
+    slots = Slots()
+    connections = [SimpleNamespace(load_slot=-1) for _ in range(5)]
+    for load, connection in enumerate(connections):
+        slots.place(connection, load + 3)  # type: ignore[arg-type]
+    assert slots.least() is connections[0]
+    slots.place(connections[0], 9)  # type: ignore[arg-type]
+    assert slots.least() is connections[1]
+    slots.place(connections[4], 0)  # type: ignore[arg-type]
+    assert slots.least() is connections[4]
+    for connection in connections:
+        slots.place(connection, -1)  # type: ignore[arg-type]
+    assert slots.least() is None
