@@ -1,0 +1,188 @@
+"""The process towards those who started it: ready file, systemd, its parent, who holds a port, file limit.
+
+Each piece works alone and does nothing where the system lacks what it needs. macOS has no table of sockets to
+read: a taken port has no name there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from h2ping import log
+from h2ping.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from h2ping.address import Address
+
+PARENT_POLL: Final = 0.5
+"""Seconds between two looks at the parent where the kernel cannot tell: well below the 2 s in which an orphan
+must end."""
+
+MAC_OPEN_MAX: Final = 10240
+"""macOS refuses a soft limit above OPEN_MAX though the hard limit says unlimited."""
+
+
+class ReadyFile:
+    """Holds the process id and a newline while the program is ready. Make it when every listener is bound."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        draft = f"{path}.{os.getpid()}.tmp"
+        try:
+            # A name of our own first, then rename: a reader sees the whole content or no file.
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, b"%d\n" % os.getpid())
+            finally:
+                os.close(descriptor)
+            os.replace(draft, path)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(draft)
+            reason = error.strerror or str(error)
+            raise ConfigError("", log.cannot_write_ready_file(path, reason)) from None
+
+    def remove(self) -> None:
+        """Take the file away, unless another process has put its own there."""
+        try:
+            with open(self._path, "rb") as file:
+                is_ours = file.read(32) == b"%d\n" % os.getpid()
+            if is_ours:
+                os.unlink(self._path)
+        except OSError:
+            pass  # gone already, or its folder is: nothing is left that says we are ready
+
+
+def notify(state: str) -> bool:
+    """Tell systemd, when NOTIFY_SOCKET says that it listens (sd_notify(3)). True when it was told."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path.startswith(("/", "@")):
+        return False
+    # "@" stands for the NUL byte that opens the name of an abstract socket.
+    address = "\0" + path[1:] if path.startswith("@") else path
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0)) as sender:
+            sender.setblocking(False)
+            sender.sendto(state.encode("utf-8"), address)
+    except OSError:
+        return False  # a service manager that does not listen must not stop the service
+    return True
+
+
+# --- the parent -----------------------------------------------------------------------------------
+
+
+class ParentWatch:
+    """Calls back, once, in the running loop, when the process that started this one is gone.
+
+    Not prctl(PR_SET_PDEATHSIG): that signal comes when the *thread* that started us ends (prctl(2)), and
+    launchers and Ray start processes from threads that end long before they do. A pidfd stands for the
+    process. Where there is none (macOS, Linux before 5.3) the parent's number is looked at again and again.
+    """
+
+    def __init__(self, on_gone: Callable[[], object], parent: int) -> None:
+        self._on_gone = on_gone
+        self._parent = parent
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pidfd = _open_pidfd(parent)
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self._gone)
+        self._look()  # it may have gone before the watch stood
+
+    def _look(self) -> None:
+        self._timer = None
+        if os.getppid() != self._parent:  # orphans get another parent: init or a subreaper
+            self._gone()
+        elif self._pidfd is None:
+            self._timer = self._loop.call_later(PARENT_POLL, self._look)
+
+    def _gone(self) -> None:
+        self.close()
+        self._on_gone()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def _open_pidfd(process: int) -> int | None:
+    if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+        with suppress(OSError):  # an older kernel, or a sandbox that forbids it
+            return os.pidfd_open(process)
+    return None
+
+
+def exit_with_parent(on_gone: Callable[[], object]) -> ParentWatch | None:
+    """Watch the parent. None when there is none to see: we are process 1, or it is in another namespace."""
+    parent = os.getppid()
+    return ParentWatch(on_gone, parent) if parent else None
+
+
+# --- ports and files ------------------------------------------------------------------------------
+
+
+def port_holder(address: Address) -> str | None:
+    """Name the process that listens on a port, where the system shows it (Linux, same user or root)."""
+    inodes = set(_listening_inodes(address.port))
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for process in _processes():
+        folder = f"/proc/{process}/fd"
+        with suppress(OSError):  # somebody else's process, or one that has just ended
+            for descriptor in os.listdir(folder):
+                with suppress(OSError):
+                    if os.readlink(f"{folder}/{descriptor}") in wanted:
+                        return f"process {process}{_command_name(process)}"
+    return None
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    """Sockets in the state LISTEN (0A) of /proc/net/tcp and tcp6 (proc(5))."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table, encoding="ascii", errors="replace") as lines:
+            for line in lines:
+                columns = line.split()
+                if len(columns) > 9 and columns[3] == "0A" and columns[1].endswith(f":{port:04X}"):
+                    yield columns[9]
+
+
+def _processes() -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    except OSError:
+        return []
+
+
+def _command_name(process: int) -> str:
+    """Its short name only: the command line may hold keys."""
+    with suppress(OSError), open(f"/proc/{process}/comm", "rb") as file:
+        return f" ({log.safe(file.read(64).strip())})"
+    return ""
+
+
+def raise_file_limit() -> int:
+    """Allow as many open files as the hard limit does: each client and connection is one. The new limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard
+    if sys.platform == "darwin" and (hard == resource.RLIM_INFINITY or hard > MAC_OPEN_MAX):
+        wanted = MAC_OPEN_MAX
+    if soft != resource.RLIM_INFINITY and (wanted == resource.RLIM_INFINITY or wanted > soft):
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft
