@@ -18,4 +18,9 @@ else:
     else:
         IMPLEMENTATION = "compiled"
 
-__all__ = ["IMPLEMENTATION", "NO_EXTENSIONS"]
+if TYPE_CHECKING or IMPLEMENTATION == "plain":
+    from h2ping._fast.arena_py import Arena, Body
+else:
+    from h2ping._fast.arena import Arena, Body
+
+__all__ = ["IMPLEMENTATION", "NO_EXTENSIONS", "Arena", "Body"]
