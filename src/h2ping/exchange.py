@@ -65,9 +65,9 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_again_timer", "_body", "_client", "_given_up", "_instance", "_lost_attempts", "_stream", "_uncredited",
+        "_again_timer", "_body", "_client", "_given_up", "_instance", "_last_error", "_lost_attempts", "_stream", "_uncredited",
         "attempts", "bytes_in", "bytes_out", "connection_id", "ident", "phase", "request", "started", "status",
-        "stream_id",
+        "stream_id", "upstream_status",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, request: Request, client: Client) -> None:
@@ -79,12 +79,14 @@ class Exchange:
         self._given_up = False
         self._uncredited = 0
         self._lost_attempts = 0
+        self._last_error: UpstreamError | None = None
         self.request = request
         self.ident = instance.next_ident()
         self.started = instance.clock.now()
         self.phase = Phase.WAITING
         self.attempts = 0
         self.status: int | None = None
+        self.upstream_status: int | None = None
         self.connection_id = 0
         self.stream_id = 0
         self.bytes_in = 0
@@ -195,7 +197,7 @@ class Exchange:
 
     def on_response(self, status: int, fields: Fields, end: bool) -> None:
         self.phase = Phase.RESPONDING
-        self.status = status
+        self.status = self.upstream_status = status
         self._instance.first_byte.discard(self)
         stream = self._stream
         assert stream is not None
@@ -243,6 +245,7 @@ class Exchange:
     def on_failed(self, error: UpstreamError) -> None:
         """The stream is over without a complete response."""
         self._stream = None
+        self._last_error = error
         self._give_credit()
         self._lost_attempts += error.processed is Processed.MAYBE
         body = self._body
@@ -353,21 +356,21 @@ class Exchange:
 
     def record(self, error: UpstreamError | DownstreamError | None) -> log.AccessRecord:
         """What the log says of it: no header, no body, no query value."""
-        cause = error.cause if error is not None else None
-        upstream = error if isinstance(error, UpstreamError) else None
+        last = error or self._last_error
+        upstream = last if isinstance(last, UpstreamError) else None
         return log.AccessRecord(
             ident=self.ident,
             method=self.request.method,
             path=self.request.target,
-            status=499 if cause is CLIENT_GONE else self.status,
-            upstream_status=self.status if self.phase is Phase.RESPONDING or cause is None else None,
+            status=499 if error is not None and error.cause is CLIENT_GONE else self.status or 0,
+            upstream_status=self.upstream_status,
             attempts=self.attempts,
             connection_id=self.connection_id,
             stream_id=self.stream_id,
-            cause=cause.token if cause is not None else None,
-            detail=error.detail if error is not None else "",
+            cause=last.cause.token if last is not None else None,
+            detail=last.detail if last is not None else "",
             code=upstream.code if upstream is not None else None,
-            processed=upstream.processed.value if upstream is not None else None,
+            processed=upstream.processed.value if error is not None and upstream is not None else None,
             elapsed=self._instance.clock.now() - self.started,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,

@@ -51,10 +51,10 @@ class Instance:
         elapsed = self.clock.now() - exchange.started
         cause = error.cause.token if error is not None else None
         self.metrics.finished(499 if error is not None and error.cause is CLIENT_GONE else exchange.status, cause, elapsed)
-        if error is not None and error.cause is not CLIENT_GONE:
+        if error is not None:
             log.request_failed(self.settings, exchange.record(error))
-        if self.settings.access_log:
-            log.request_done(self.settings, exchange.record(error))
+        elif exchange.attempts > 1 or self.settings.access_log:
+            log.request_done(self.settings, exchange.record(None))
         if not self.exchanges and self._on_empty is not None:
             self._on_empty()
 

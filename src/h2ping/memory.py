@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from h2ping import log
 from h2ping.clock import Deadlines
 from h2ping.errors import MEMORY_TIMEOUT, DownstreamError
 
@@ -30,6 +31,8 @@ TRIM_DELAY = 2.0
 TRIM_EVERY = 0.05
 TRIM_SLICE_BYTES = 16 << 20
 """A gigabyte in one call takes 290 ms."""
+SAY_AFTER = 1.0
+"""Seconds in which given up copies are counted before a line says how many."""
 SPARE_BYTES = 8 << 20
 """Resident free blocks that are kept."""
 
@@ -62,6 +65,8 @@ class Memory:
         self._trim_timer: Timer | None = None
         self._released_at = 0.0
         self._serving = False
+        self._said = 0
+        self._say_timer: Timer | None = None
 
     @property
     def waiting(self) -> int:
@@ -109,8 +114,9 @@ class Memory:
     def close(self) -> None:
         """Stop the timers."""
         self._deadlines.close()
-        if self._trim_timer is not None:
-            self._trim_timer.cancel()
+        for timer in (self._trim_timer, self._say_timer):
+            if timer is not None:
+                timer.cancel()
 
     def _open(self, size: int | None, kept: bool) -> Body | None:
         while (body := self.arena.open(size, kept)) is None:
@@ -124,6 +130,8 @@ class Memory:
         oldest = next(iter(self._sent_whole))
         del self._sent_whole[oldest]
         self.given_up += 1
+        if self._say_timer is None:
+            self._say_timer = self._clock.call_later(SAY_AFTER, self._say)
         oldest.give_up_copy()
         return True
 
@@ -148,6 +156,11 @@ class Memory:
             error = DownstreamError(MEMORY_TIMEOUT, f"no memory within {self._deadlines.timeout:g}s")
             claimant.on_no_memory(error)
             self._serve()
+
+    def _say(self) -> None:
+        self._say_timer = None
+        log.copies_given_up(None, self.given_up - self._said)
+        self._said = self.given_up
 
     def _trim(self) -> None:
         self._trim_timer = None

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from h2ping import lifecycle, log
-from h2ping._fast import new_arena
+from h2ping._fast import Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.downstream import ClientContext, make_client
@@ -105,6 +105,7 @@ class Server:
         self._main = instances[0]
         self._stop = asyncio.Event()
         self._signals = 0
+        self._grace = self._main.shutdown_grace
 
     async def run(self) -> int:
         """Start, wait for a signal, drain. The exit code."""
@@ -112,7 +113,7 @@ class Server:
         clock = LoopClock(asyncio.get_running_loop())
         metrics = Metrics()
         memory = Memory(
-            new_arena(main.max_memory), clock, main.queue_timeout, keep=main.memory_pressure == "keep"
+            Arena(main.max_memory), clock, main.queue_timeout, keep=main.memory_pressure == "keep"
         )
         listeners = [
             Listener(Instance(settings, clock, memory, metrics.instance(settings.name)), clock)
@@ -120,9 +121,10 @@ class Server:
         ]
         admin = Admin(main.admin_listen, metrics, lambda: state(listeners, memory, clock)) if main.admin_listen else None
         ready: lifecycle.ReadyFile | None = None
+        watch: lifecycle.ParentWatch | None = None
         try:
             if main.exit_with_parent:
-                lifecycle.exit_with_parent(self._request_stop)
+                watch = lifecycle.exit_with_parent(self._on_parent_gone)
             for listener in listeners:
                 await listener.bind()
             if admin is not None:
@@ -147,13 +149,15 @@ class Server:
             if admin is not None:
                 await admin.close()
             memory.close()
+            if watch is not None:
+                watch.close()
             if ready is not None:
                 ready.remove()
         log.stopped(main)
         return 0
 
     async def _drain(self, listeners: Sequence[Listener]) -> None:
-        grace = self._main.shutdown_grace
+        grace = self._grace
         log.draining(self._main, grace, sum(len(listener.instance.exchanges) for listener in listeners))
         for listener in listeners:
             listener.close()
@@ -185,9 +189,15 @@ class Server:
 
     def _watch_signals(self) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: log.loop_exception(context))
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a job put in the background
                 loop.add_signal_handler(number, self._request_stop)
+
+    def _on_parent_gone(self) -> None:
+        log.warning("the parent process is gone")
+        self._grace = 0.0
+        self._request_stop()
 
     def _request_stop(self) -> None:
         self._signals += 1

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from h2ping.clock import Clock, Timer
 
 NO_ERROR = 0x0
-ENHANCE_YOUR_CALM = 0xB
 
 WRITE_HIGH_BYTES = 256 << 10
 """Bytes in the transport above which DATA is held back: what a PING may have to wait behind."""
@@ -44,8 +43,8 @@ class ConnectionOwner(Protocol):
     def on_lost(self, connection: Connection) -> None:
         """The transport is gone, its streams have failed. The last call."""
 
-    def on_calm_down(self, connection: Connection) -> None:
-        """The peer said ENHANCE_YOUR_CALM."""
+    def on_goaway(self, connection: Connection, last_stream_id: int, code: int, debug: bytes) -> None:
+        """The peer takes no new stream on it (RFC 9113 section 6.8)."""
 
     def on_round_trip(self, connection: Connection, seconds: float) -> None:
         """A PING was acknowledged."""
@@ -178,8 +177,7 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.on_round_trip(self, self.round_trip)
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        if code == ENHANCE_YOUR_CALM:
-            self._owner.on_calm_down(self)
+        self._owner.on_goaway(self, last_stream_id, code, debug)
         self._owner.on_load(self)
         self._close_if_done()
 

@@ -49,6 +49,10 @@ IDLE_CLOSE = 90.0
 with a FIN, and the accelerator's 340 s is silent."""
 
 
+ENHANCE_YOUR_CALM = 0xB
+"""RFC 9113 section 7."""
+
+
 class Waiter(Protocol):
     """A request that wants a stream (exchange.Exchange). Hashable by identity."""
 
@@ -194,9 +198,9 @@ class Pool:
         self._assign()
         self._settle_close()
 
-    def on_calm_down(self, connection: Connection) -> None:
-        interval = self.cadence.calm_down()
-        if interval is not None:
+    def on_goaway(self, connection: Connection, last_stream_id: int, code: int, debug: bytes) -> None:
+        log.goaway(self._settings, connection.ident, last_stream_id, code, debug)
+        if code == ENHANCE_YOUR_CALM and (interval := self.cadence.calm_down()) is not None:
             log.calm_down(self._settings, connection.ident, interval)
 
     def on_round_trip(self, connection: Connection, seconds: float) -> None:
@@ -208,6 +212,7 @@ class Pool:
         known = connection in self.connections
         usable = known and connection.is_open
         if usable and connection.requests >= self._request_limits[connection]:
+            log.retired_by_count(self._settings, connection.requests)
             connection.retire()
             return
         was = connection.load_slot >= 0
