@@ -395,9 +395,9 @@ def dial_failed(settings: Settings, error: UpstreamError, delay: float) -> None:
     )
 
 
-def copies_given_up(settings: Settings, count: int) -> None:
+def copies_given_up(count: int) -> None:
     text = f"memory pressure: gave up the kept copies of {count} request bodies; those are not sent again"
-    _say(logging.WARNING, settings, text)
+    _say(logging.WARNING, None, text)
 
 
 def plain_engine() -> None:

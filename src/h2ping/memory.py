@@ -159,7 +159,7 @@ class Memory:
 
     def _say(self) -> None:
         self._say_timer = None
-        log.copies_given_up(None, self.given_up - self._said)
+        log.copies_given_up(self.given_up - self._said)
         self._said = self.given_up
 
     def _trim(self) -> None:

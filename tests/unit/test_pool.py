@@ -330,7 +330,7 @@ async def test_closing_ends_idle_connections_and_dials(world: Any) -> None:
 
 async def test_slots_find_the_least_loaded_without_looking_at_all() -> None:
     slots = Slots()
-    connections = [SimpleNamespace(load_slot=-1) for _ in range(5)]
+    connections = [FakeConnection(ident, None, 1) for ident in range(5)]  # type: ignore[arg-type]
     for load, connection in enumerate(connections):
         slots.place(connection, load + 3)  # type: ignore[arg-type]
     assert slots.least() is connections[0]

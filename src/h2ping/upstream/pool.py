@@ -92,7 +92,6 @@ class Slots:
             if slot := self._slots[self._least]:
                 return next(iter(slot))
             self._least += 1
-        self._least = 0 if not any(self._slots) else self._least
         return None
 
 
@@ -116,6 +115,7 @@ class Pool:
         self._usable = 0
         self._peer_limit = settings.streams_per_conn
         self._waiting: dict[Waiter, _Wait] = {}
+        self._assigning = False
         self._deadlines: Deadlines[Waiter] = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
         self._idle: Deadlines[Connection] = Deadlines(
             clock, min(IDLE_CLOSE, settings.idle_limit / 2), self._on_idle
@@ -239,14 +239,20 @@ class Pool:
         return connection if connection.load < room else None
 
     def _assign(self) -> None:
-        while self._waiting:
-            connection = self._find()
-            if connection is None:
-                self._dial_missing()
-                return
-            waiter = next(iter(self._waiting))
-            self.cancel(waiter)
-            waiter.on_connection(connection)
+        if self._assigning:  # a stream opened by the loop below changed a load: the loop goes on with it
+            return
+        self._assigning = True
+        try:
+            while self._waiting:
+                connection = self._find()
+                if connection is None:
+                    self._dial_missing()
+                    return
+                waiter = next(iter(self._waiting))
+                self.cancel(waiter)
+                waiter.on_connection(connection)
+        finally:
+            self._assigning = False
 
     def _on_queue_timeout(self, waiter: Waiter) -> None:
         wait = self._waiting.pop(waiter, None)
