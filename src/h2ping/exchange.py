@@ -23,7 +23,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from h2ping import headers, log, retry
+from h2ping import headers, log, retry, timers
 from h2ping.answer import error_response, status_of
 from h2ping.errors import (
     BODY_TOO_LARGE,
@@ -65,8 +65,8 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_again_timer", "_body", "_client", "_given_up", "_instance", "_last_error", "_lost_attempts", "_stream", "_uncredited",
-        "attempts", "bytes_in", "bytes_out", "connection_id", "ident", "phase", "request", "started", "status",
+        "_again_timer", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error", "_lost_attempts", "_sent_at", "_stream", "_uncredited",
+        "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status",
         "stream_id", "upstream_status",
     )  # fmt: skip
 
@@ -75,6 +75,8 @@ class Exchange:
         self._client = client
         self._body: Body | None = None
         self._stream: WireStream | None = None
+        self._connection: Connection | None = None
+        self._sent_at = 0.0
         self._again_timer: Timer | None = None
         self._given_up = False
         self._uncredited = 0
@@ -87,7 +89,6 @@ class Exchange:
         self.attempts = 0
         self.status: int | None = None
         self.upstream_status: int | None = None
-        self.connection_id = 0
         self.stream_id = 0
         self.bytes_in = 0
         self.bytes_out = 0
@@ -122,7 +123,8 @@ class Exchange:
         """A connection has room for a stream."""
         self.attempts += 1
         self.phase = Phase.SENT
-        self.connection_id = connection.ident
+        self._connection = connection
+        self._sent_at = self._instance.clock.now()
         self._instance.first_byte.add(self)
         fields = headers.h2_fields(self.request, self._instance.authority)
         self._stream = connection.open(fields, self._body, self)
@@ -262,11 +264,11 @@ class Exchange:
         elif verdict is retry.Verdict.CUT:
             self.phase = Phase.DONE
             self._client.abort()
-            self._finish(error)
+            self._finish(self._explained(error))
         elif verdict is retry.Verdict.NOT_KEPT:
             self._answer(UpstreamError(COPY_NOT_KEPT, error.cause.token, processed=error.processed, code=error.code))
         else:
-            self._answer(error)
+            self._answer(self._explained(error))
 
     def on_first_byte_timeout(self) -> None:
         """Nothing began within --first-byte-timeout."""
@@ -318,6 +320,26 @@ class Exchange:
         self._again_timer = None
         self._instance.pool.acquire(self)
 
+    def _explained(self, error: UpstreamError) -> UpstreamError:
+        """The same error, with the timer of the path that it looks like, if any."""
+        connection = self._connection
+        if error.processed is not Processed.MAYBE or connection is None or error.cause is FIRST_BYTE_TIMEOUT:
+            return error
+        now = self._instance.clock.now()
+        hint = timers.looks_like(
+            timers.Evidence(
+                waited=now - self._sent_at,
+                silent=now - connection.last_received,
+                age=now - connection.born,
+                requests=connection.requests,
+                poll_seconds=headers.poll_seconds(self.request),
+            )
+        )
+        if not hint:
+            return error
+        detail = f"{error.detail}; {hint}" if error.detail else hint
+        return UpstreamError(error.cause, detail, processed=error.processed, code=error.code)
+
     def _leave_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
@@ -365,7 +387,7 @@ class Exchange:
             status=499 if error is not None and error.cause is CLIENT_GONE else self.status or 0,
             upstream_status=self.upstream_status,
             attempts=self.attempts,
-            connection_id=self.connection_id,
+            connection_id=self._connection.ident if self._connection is not None else None,
             stream_id=self.stream_id,
             cause=last.cause.token if last is not None else None,
             detail=last.detail if last is not None else "",

@@ -424,3 +424,11 @@ def is_sensitive(name: bytes) -> bool:
 def is_volatile(name: bytes) -> bool:
     """Has another value in nearly every request, so that indexing it only drives others out of the table."""
     return name in _VOLATILE or name.startswith(b"x-b3-")
+
+
+def poll_seconds(request: Request) -> float | None:
+    """The request's NVCF-POLL-SECONDS: how long the endpoint holds it before it answers 202 or 504."""
+    for name, value in request.fields:
+        if name == b"nvcf-poll-seconds" and value.isdigit() and len(value) < 7:
+            return float(value)
+    return None
