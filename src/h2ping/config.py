@@ -126,6 +126,11 @@ class Flag:
     def variable(self) -> str:
         return "H2PING_" + self.field.upper()
 
+    @property
+    def is_switch(self) -> bool:
+        """Its bare name means true; its value is never a word of its own."""
+        return self.kind is SWITCH
+
     def default_of(self, program: str) -> Any:
         return self.sidecar if program == SIDECAR else self.default
 

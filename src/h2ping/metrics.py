@@ -84,8 +84,9 @@ class InstanceMetrics:
         self.durations = Histogram(DURATION_BUCKETS)
         self.round_trips = Histogram(ROUND_TRIP_BUCKETS)
 
-    def finished(self, status: int, cause: str | None, elapsed: float) -> None:
-        """A request has its outcome. `status` is 499 when the client had left, 0 when it was told none."""
+    def finished(self, status: int | None, cause: str | None, elapsed: float) -> None:
+        """A request has its outcome. `status` is 499 when the client had left, None when it was told none."""
+        status = status or 0
         self.requests[status] = self.requests.get(status, 0) + 1
         if cause is not None:
             self.failures[cause] = self.failures.get(cause, 0) + 1
