@@ -172,6 +172,7 @@ class Exchange:
         if body is None or self.phase is Phase.DONE:
             return
         if self.phase is Phase.RESPONDING or not body.kept:
+            self._given_up = True
             self._release_body()
         else:
             self._instance.memory.on_sent_whole(self)

@@ -45,12 +45,24 @@ class Instance:
         """The factory that the listener's clients are given."""
         return Exchange(self, request, client)
 
+    def on_refused(self, error: DownstreamError) -> None:
+        """A client was answered before its bytes became a request."""
+        self.metrics.finished(error.cause.status, error.cause.token, 0.0)
+        log.request_failed(
+            self.settings,
+            log.AccessRecord(
+                ident="-", method=b"-", path=b"-", status=error.cause.status,
+                cause=error.cause.token, detail=error.detail,
+            ),
+        )  # fmt: skip
+
     def on_finished(self, exchange: Exchange, error: UpstreamError | DownstreamError | None) -> None:
         """The exchange has its outcome."""
         self.exchanges.pop(exchange, None)
         elapsed = self.clock.now() - exchange.started
         cause = error.cause.token if error is not None else None
-        self.metrics.finished(499 if error is not None and error.cause is CLIENT_GONE else exchange.status, cause, elapsed)
+        status = 499 if error is not None and error.cause is CLIENT_GONE else exchange.status or 0
+        self.metrics.finished(status, cause, elapsed)
         if error is not None:
             log.request_failed(self.settings, exchange.record(error))
         elif exchange.attempts > 1 or self.settings.access_log:

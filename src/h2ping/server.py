@@ -66,6 +66,7 @@ class Listener:
             clients=set(),
             draining=False,
             program=settings.program,
+            on_refused=instance.on_refused,
         )
         self._server: asyncio.Server | None = None
 

@@ -563,6 +563,9 @@ cdef class Body:
         elif not self.window_only:
             # A body of known size below a window: no cell of these comes again.
             self.set_reserved(bytes_for(max(self.size - self.first * PAYLOAD, 0)))
+        else:
+            # What a kept copy had above the window goes back as it is sent.
+            self.set_reserved(max(self.held, min(self.reserved, window_bytes())))
 
     cdef void set_reserved(self, int64_t size) noexcept:
         self.arena.used += size - self.reserved

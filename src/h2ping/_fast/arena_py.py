@@ -246,6 +246,9 @@ class Body:
             # A body of known size below a window: no cell of these comes again.
             assert self._size is not None
             self._reserve(_bytes_for(max(self._size - self._first * PAYLOAD, 0)))
+        else:
+            # What a kept copy had above the window goes back as it is sent.
+            self._reserve(max(self._held, min(self.reserved, _WINDOW)))
 
     def _hold(self, change: int) -> None:
         self._held += change

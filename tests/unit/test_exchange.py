@@ -1,0 +1,430 @@
+"""One request's life: each test one rule of h2ping.exchange, with everything around it faked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from h2ping import config, errors, headers, log
+from h2ping._fast.arena_py import Arena
+from h2ping.clock import Deadlines
+from h2ping.errors import Processed, UpstreamError
+from h2ping.exchange import CANCEL, NO_ERROR, Exchange, Phase
+from h2ping.memory import Memory
+from tests.support.fake_clock import FakeClock
+
+
+class FakeStream:
+    def __init__(self, ident: int, receiver: Any, body: Any) -> None:
+        self.id, self.receiver, self.body = ident, receiver, body
+        self.upload_done = body is None
+        self.resets: list[int] = []
+        self.credited = 0
+        self.readied = 0
+
+    def body_ready(self) -> None:
+        self.readied += 1
+
+    def credit(self, size: int) -> None:
+        self.credited += size
+
+    def reset(self, code: int) -> None:
+        self.resets.append(code)
+
+    def upload(self) -> bytes:
+        """Send all there is, as the Wire would."""
+        body = self.body
+        sent = bytes(body.peek(0, body.received)) if body.received else b""
+        while len(sent) < body.received:
+            sent += bytes(body.peek(len(sent), body.received))
+        body.sent_to(body.received)
+        if body.complete:
+            self.upload_done = True
+            self.receiver.on_upload_done()
+        return sent
+
+
+class FakeConnection:
+    def __init__(self, ident: int) -> None:
+        self.ident, self.requests, self.born, self.last_received = ident, 0, 1000.0, 1000.0
+        self.streams: list[FakeStream] = []
+
+    def open(self, fields: Any, body: Any, receiver: Any) -> FakeStream:
+        self.fields = fields
+        stream = FakeStream(2 * len(self.streams) + 1, receiver, body)
+        self.streams.append(stream)
+        return stream
+
+
+class FakePool:
+    """Gives the next connection at once, or holds waiters while there is none."""
+
+    def __init__(self) -> None:
+        self.connection: FakeConnection | None = FakeConnection(1)
+        self.waiting: list[Any] = []
+
+    def acquire(self, waiter: Any) -> None:
+        if self.connection is None:
+            self.waiting.append(waiter)
+        else:
+            waiter.on_connection(self.connection)
+
+    def cancel(self, waiter: Any) -> None:
+        if waiter in self.waiting:
+            self.waiting.remove(waiter)
+
+
+class FakeClient:
+    def __init__(self) -> None:
+        self.will_close = self.write_paused = self.aborted = False
+        self.body: Any = None
+        self.head = b""
+        self.framing: headers.Framing | None = None
+        self.data = b""
+        self.interims: list[bytes] = []
+        self.answered: bytes | None = None
+        self.ended = False
+        self.resumed = 0
+
+    def receive_body(self, body: Any) -> None:
+        self.body = body
+
+    def resume_body(self) -> None:
+        self.resumed += 1
+
+    def send_interim(self, head: bytes) -> None:
+        self.interims.append(head)
+
+    def send_head(self, head: bytes, framing: headers.Framing) -> None:
+        self.head, self.framing = head, framing
+
+    def send_data(self, data: Any) -> None:
+        self.data += bytes(data)
+
+    def send_end(self, trailers: Any) -> None:
+        self.ended = True
+
+    def answer(self, response: bytes, close: bool) -> None:
+        assert self.answered is None
+        self.answered = response
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class World:
+    """One instance with fakes, and one exchange on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, memory: int = 0, **settings: str) -> None:
+        self.clock = FakeClock()
+        self.settings = config.parse({"upstream": "https://judge.example/base", **settings})
+        self.pool = FakePool()
+        self.arena = Arena(memory)
+        self.memory = Memory(self.arena, self.clock, 60.0, keep=False)
+        self.outcomes: list[tuple[Exchange, Any]] = []
+        self.retried: list[str] = []
+        self.lines: list[log.AccessRecord] = []
+        self.client = FakeClient()
+        monkeypatch.setattr(log, "request_retried", lambda _, record: self.lines.append(record))
+        monkeypatch.setattr("h2ping.retry.random.uniform", lambda low, high: high)
+
+    def instance(self) -> Any:
+        return SimpleNamespace(
+            settings=self.settings,
+            clock=self.clock,
+            memory=self.memory,
+            pool=self.pool,
+            authority=self.settings.upstream.authority,
+            exchanges={},
+            first_byte=Deadlines(self.clock, self.settings.first_byte_timeout, Exchange.on_first_byte_timeout),
+            metrics=SimpleNamespace(retried=self.retried.append),
+            next_ident=lambda: 1,
+            on_finished=lambda exchange, error: self.outcomes.append((exchange, error)),
+        )
+
+    def start(self, *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/v1") -> Exchange:
+        request = headers.parse_request(method, target, "1.1", [(b"host", b"x"), *fields], b"/base")
+        exchange = Exchange(self.instance(), request, self.client)  # type: ignore[arg-type]
+        exchange.start()
+        return exchange
+
+    def post(self, content: bytes) -> Exchange:
+        exchange = self.start((b"content-length", b"%d" % len(content)))
+        self.send_body(exchange, content)
+        return exchange
+
+    def send_body(self, exchange: Exchange, content: bytes) -> None:
+        while content and (taken := self.client.body.append(content)):
+            content = content[taken:]
+            exchange.on_body()
+        assert not content
+        self.client.body.finish()
+        exchange.on_body_end(None)
+
+    @property
+    def stream(self) -> FakeStream:
+        assert self.pool.connection is not None
+        return self.pool.connection.streams[-1]
+
+    def outcome(self) -> str | None:
+        """The cause of the one outcome; None for a whole response."""
+        assert len(self.outcomes) == 1
+        error = self.outcomes[0][1]
+        return error.cause.token if error is not None else None
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return lambda **settings: World(monkeypatch, **settings)
+
+
+def refused() -> UpstreamError:
+    return UpstreamError(errors.GOAWAY_REFUSED, "GOAWAY", processed=Processed.REFUSED, code=0)
+
+
+def lost() -> UpstreamError:
+    return UpstreamError(errors.CONNECTION_LOST, "closed by the peer")
+
+
+def test_a_request_without_a_body_goes_up_and_its_response_comes_down(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    assert (b":path", b"/base/v1") in w.pool.connection.fields
+    assert (b":authority", b"judge.example") in w.pool.connection.fields
+    exchange.on_response(200, [(b"content-length", b"2")], end=False)
+    exchange.on_data(memoryview(b"ok"))
+    exchange.on_end(None)
+    assert (w.client.data, w.client.ended, w.outcome()) == (b"ok", True, None)
+    assert w.stream.credited == 2
+    assert w.stream.resets == []
+
+
+def test_the_first_body_byte_goes_up_before_the_last_came_in(make: Any) -> None:
+    w = make()
+    exchange = w.start((b"content-length", b"10"))
+    w.client.body.append(b"12345")
+    exchange.on_body()
+    assert w.stream.readied == 1
+    assert not w.client.body.complete
+
+
+def test_a_refused_request_is_sent_again_with_exactly_the_same_bytes(make: Any) -> None:
+    w = make()
+    content = bytes(range(256)) * 300
+    exchange = w.post(content)
+    first = w.stream
+    assert first.upload() == content
+    exchange.on_failed(refused())
+    second = w.stream
+    assert second is not first
+    assert second.upload() == content
+    exchange.on_response(200, [], end=True)
+    assert (w.outcome(), exchange.attempts, w.retried) == (None, 2, ["goaway-refused"])
+
+
+def test_a_maybe_processed_post_is_never_sent_again(make: Any) -> None:
+    w = make()
+    exchange = w.post(b"hello")
+    w.stream.upload()
+    exchange.on_failed(lost())
+    assert len(w.pool.connection.streams) == 1
+    assert w.outcome() == "connection-lost"
+    assert w.client.answered.startswith(b"HTTP/1.1 502 ")
+
+
+def test_a_maybe_processed_get_is_sent_again_once(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_failed(lost())
+    w.clock.advance(1)
+    exchange.on_failed(lost())
+    assert (len(w.pool.connection.streams), w.outcome()) == (2, "connection-lost")
+
+
+def test_a_copy_that_was_not_kept_cannot_be_sent_again(make: Any) -> None:
+    w = make(retry_body_limit="4")
+    exchange = w.post(b"hello")
+    w.stream.upload()
+    exchange.on_failed(refused())
+    assert w.outcome() == "copy-not-kept"
+    assert b"goaway-refused" in w.client.answered
+
+
+def test_a_copy_given_up_under_pressure_loses_only_the_resend(make: Any) -> None:
+    w = make()
+    exchange = w.post(b"hello")
+    w.stream.upload()
+    exchange.give_up_copy()
+    assert w.arena.used == 0
+    exchange.on_failed(refused())
+    assert w.outcome() == "copy-not-kept"
+
+
+def test_the_copy_is_freed_when_the_response_begins(make: Any) -> None:
+    w = make()
+    exchange = w.post(b"hello")
+    w.stream.upload()
+    assert w.arena.used > 0
+    exchange.on_response(200, [], end=False)
+    assert (w.arena.used, w.arena.live) == (0, 0)
+
+
+def test_after_the_first_response_byte_a_failure_cuts_the_client(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    exchange.on_data(memoryview(b"half"))
+    exchange.on_failed(refused())
+    assert (w.client.aborted, w.client.ended, w.client.answered) == (True, False, None)
+    assert w.outcome() == "goaway-refused"
+
+
+def test_a_client_that_goes_away_cancels_the_stream(make: Any) -> None:
+    w = make()
+    exchange = w.post(b"hello")
+    exchange.on_client_gone()
+    assert w.stream.resets == [CANCEL]
+    assert w.outcome() == "client-gone"
+    assert exchange.record(w.outcomes[0][1]).status == 499
+    assert w.arena.live == 0
+
+
+def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(make: Any) -> None:
+    w = make()
+    w.pool.connection = None
+    exchange = w.start(method=b"GET")
+    exchange.on_client_gone()
+    assert w.pool.waiting == []
+
+
+def test_a_client_that_goes_away_between_two_attempts_is_not_sent_again(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_failed(lost())
+    exchange.on_client_gone()
+    w.clock.advance(60)
+    assert len(w.pool.connection.streams) == 1
+
+
+def test_an_early_response_stops_the_upload_without_an_error_reset(make: Any) -> None:
+    w = make()
+    exchange = w.start((b"content-length", b"1000000"))
+    exchange.on_response(413, [], end=True)
+    assert w.stream.resets == [NO_ERROR]
+    assert (w.client.ended, w.outcome(), w.arena.live) == (True, None, 0)
+
+
+def test_credit_goes_back_when_the_clients_socket_took_the_bytes(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    w.client.write_paused = True
+    exchange.on_data(memoryview(b"12345"))
+    assert (w.stream.credited, w.arena.used) == (0, 5)
+    w.client.write_paused = False
+    exchange.on_writable()
+    assert (w.stream.credited, w.arena.used) == (5, 0)
+
+
+def test_credit_for_a_whole_response_is_still_owed_until_the_client_took_it(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    w.client.write_paused = True
+    exchange.on_data(memoryview(b"12345"))
+    exchange.on_end(None)
+    assert w.stream.credited == 0
+    exchange.on_client_gone()
+    assert (w.stream.credited, w.arena.used) == (5, 0)
+    assert w.outcome() is None
+
+
+def test_interim_responses_go_to_clients_that_know_them(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_interim(100, [])
+    exchange.on_interim(103, [(b"link", b"</x>")])
+    assert len(w.client.interims) == 1
+    assert w.client.interims[0].startswith(b"HTTP/1.1 103 ")
+
+
+def test_a_first_byte_timeout_names_the_setting_and_cancels(make: Any) -> None:
+    w = make(first_byte_timeout="30s")
+    w.start(method=b"GET")
+    w.clock.advance(30)
+    assert w.stream.resets == [CANCEL]
+    assert w.client.answered.startswith(b"HTTP/1.1 504 ")
+    assert b"--first-byte-timeout 30s" in w.client.answered
+
+
+@pytest.mark.parametrize("silence", [5, 60, 300, 900])
+def test_there_is_no_hidden_first_byte_timeout(make: Any, silence: int) -> None:
+    """no-hidden-first-byte-timeout: a judge thinks for minutes, and that is the normal case."""
+    w = make()
+    w.start(method=b"GET")
+    w.clock.advance(silence)
+    assert (w.client.answered, w.outcomes) == (None, [])
+
+
+def test_a_chunked_body_keeps_its_copy_up_to_the_limit_and_streams_past_it(make: Any) -> None:
+    w = make(retry_body_limit="1000000")
+    exchange = w.start((b"transfer-encoding", b"chunked"))
+    body, sent = w.client.body, 0
+    for _ in range(200):
+        content = b"x" * 16375
+        while content:
+            taken = body.append(content)
+            content = content[taken:]
+            sent += taken
+            if not taken:
+                exchange.on_body_stalled()
+                if not body.kept:
+                    body.sent_to(sent)
+    assert not body.kept
+    assert w.arena.used <= 300_000
+    exchange.on_failed(refused())
+    assert w.outcome() == "copy-not-kept"
+
+
+def test_a_body_that_stalls_goes_on_when_the_upstream_took_some(make: Any) -> None:
+    w = make(retry_body_limit="0")
+    exchange = w.start((b"content-length", b"10000000"))
+    body = w.client.body
+    while (room := body.writable()) is not None:
+        body.commit(len(room))
+    exchange.on_body_stalled()
+    assert w.client.resumed == 0
+    body.sent_to(body.received)
+    assert w.client.resumed == 1
+
+
+def test_a_lost_request_names_the_timer_it_looks_like(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"POST")
+    w.clock.advance(340.5)
+    exchange.on_failed(lost())
+    assert b"looks like the accelerator's idle limit" in w.client.answered
+
+
+def test_the_end_of_the_grace_cuts_what_has_begun_and_answers_the_rest(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.cut()
+    assert w.stream.resets == [CANCEL]
+    assert w.client.answered.startswith(b"HTTP/1.1 503 ")
+    begun = make()
+    exchange = begun.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    exchange.cut()
+    assert begun.client.aborted
+    assert exchange.phase is Phase.DONE
+
+
+def test_a_broken_chunk_cancels_the_stream_and_is_answered_by_the_client(make: Any) -> None:
+    w = make()
+    exchange = w.start((b"transfer-encoding", b"chunked"))
+    exchange.on_client_error(errors.DownstreamError(errors.BAD_REQUEST, "chunk size"))
+    assert w.stream.resets == [CANCEL]
+    assert (w.client.answered, w.outcome(), w.arena.live) == (None, "bad-request", 0)
