@@ -1,7 +1,7 @@
 """The commands `h2ping` and `h2-ping-sidecar`: argv -> settings -> server; exit codes.
 
-Exit codes: 0 done, or stopped by a signal; 1 a setting that cannot work, a failed bind, a ready file that cannot
-be written; 2 an unknown flag or a value that cannot be read.
+Exit codes: 0 done, or stopped by a signal; 1 a setting that cannot work, a failed bind, a ready file that
+cannot be written; 2 an unknown flag or a value that cannot be read.
 
 Nothing heavy is imported before it is known what to do: the time until it listens is part of the product.
 """

@@ -10,7 +10,7 @@ Theory of operation
    request does.
 4. No header, body or query value is ever logged. Text that a peer chose goes through `safe`: printable ASCII,
    at most 200 characters, control characters escaped.
-5. The phrases of the drop-in (see docs/compatibility.md) each stand in one function here.
+5. The phrases that people and launchers search for each stand in one function here.
 
 This module decides nothing: neither what is an error nor what is repeated.
 """

@@ -1,7 +1,7 @@
 """What h2ping tells about itself: --help, --version, `h2ping config`, docs/flags.md and docs/causes.md.
 
-All of it is made from config.FLAGS and errors.CAUSES, so it cannot drift from them. `python -m h2ping.show ROOT`
-writes the generated documents of a repository; a test compares them.
+All of it is made from config.FLAGS, errors.CAUSES and timers, so it cannot drift from them. `python -m
+h2ping.show ROOT` writes the generated documents of a repository; a test compares them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from h2ping import __version__
+from h2ping import __version__, timers
 from h2ping.config import FLAGS, GROUPS, PROGRAM, SIDECAR, Flag
 from h2ping.errors import CAUSES, ConfigError
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 NOTES: Final = """\
 Durations are written 300ms, 60s, 1m30s or 1h; a bare 0 is allowed. Sizes are bytes, or 64KiB, 512MiB, 1GiB.
-Each flag is also an environment variable (-ping-interval: H2PING_PING_INTERVAL) and a key of the file given with
--config (ping_interval). The command line goes before the environment, the environment before the file.
+Each flag is also an environment variable (-ping-interval: H2PING_PING_INTERVAL) and a key of the file given
+with -config (ping_interval). The command line goes before the environment, the environment before the file.
 GOMEMLIMIT is read as -max-memory where neither gives one."""
 
 EXPLANATION: Final = """\
-memory_pressure: all bodies together stay under max_memory. When it is used up, h2ping gives up kept copies of
-  bodies that were sent whole, oldest first: they are nearest to their answer, and lose only the chance to be sent
-  again if the upstream refuses them. Then it stops reading from clients (TCP makes them wait), and a request that
-  waits longer than queue_timeout gets 503. With `keep` no copy is given up: requests wait at once.
-first_byte_timeout: 0s means that the response may take as long as it takes. When a limit is set and runs out, the
-  client gets 504 and the upstream RST_STREAM(CANCEL).
-ping_interval: PINGs move the idle limit of the path (idle_limit). They do not move the timers of a load balancer
-  that waits for the response itself, nor a limit on a connection's age."""
+memory_pressure: all bodies together stay under max_memory. When it is used up, h2ping gives up kept copies
+  of bodies that were sent whole, oldest first: they are nearest to their answer, and lose only the chance to
+  be sent again if the upstream refuses them. Then it stops reading from clients (TCP makes them wait), and a
+  request that waits longer than queue_timeout gets 503. With `keep` no copy is given up: requests wait.
+first_byte_timeout: 0s means that the response may take as long as it takes. When a limit is set and runs out,
+  the client gets 504 and the upstream RST_STREAM(CANCEL).
+ping_interval: PINGs move the idle limit of the path (idle_limit). They do not move the timers of a load
+  balancer that waits for the response itself, nor a limit on a connection's age."""
 
 
 # --- help and version -----------------------------------------------------------------------------
@@ -110,10 +110,8 @@ def config_command(argv: Sequence[str]) -> int:
 
     arguments = parse_arguments(argv)
     if arguments.help:
-        print(
-            f"Usage: {PROGRAM} config [flags]\n\nPrint each effective value and where it came from: a file for -config."
-        )
-        print(f"Takes the flags of {PROGRAM}; see {PROGRAM} -h.")
+        print(f"Usage: {PROGRAM} config [flags]\n\nPrint each effective value and where it came from.")
+        print(f"Takes the flags of {PROGRAM} (see {PROGRAM} -h); what it prints is a file for -config.")
         return 0
     try:
         instances = load(arguments.values, os.environ, PROGRAM, arguments.config)
@@ -196,15 +194,14 @@ def flags_document() -> str:
 
 
 def causes_document() -> str:
-    """docs/causes.md: the table of causes, then the part about timers that is written by hand."""
+    """docs/causes.md"""
     lines = [
         "# Causes",
         "",
         "<!-- made by `python -m h2ping.show .` from h2ping/errors.py; do not edit -->",
         "",
-        "Each failed request has one cause. It stands in the log line, in the metric "
-        "`h2ping_request_failures_total`, in the",
-        "`h2ping-cause` field of the answer and in its body.",
+        "Each failed request has one cause. It stands in the log line, in the metric",
+        "`h2ping_request_failures_total`, in the `h2ping-cause` field of the answer and in its body.",
         "",
         "| cause | status | what it means | what to do |",
         "|---|---|---|---|",
@@ -214,10 +211,18 @@ def causes_document() -> str:
         lines.append(f"| `{cause.token}` | {status} | {_cell(cause.meaning)} | {_cell(cause.action)} |")
     lines += [
         "",
-        "*Permanent* means that the same request gets the same answer until somebody changes the configuration. Its",
-        "status is one that clients do not repeat; `--permanent-status` changes it, and `h2-ping-sidecar` answers 502.",
+        "*Permanent* means that the same request gets the same answer until somebody changes the",
+        "configuration. Its status is one that clients do not repeat; `--permanent-status` changes it, and",
+        "`h2-ping-sidecar` answers 502.",
         "",
-        "A status of 499 is never written to a socket: it is how the log and the metrics count a client that left.",
+        "A status of 499 is never written to a socket: the log and the metrics count a client that left so.",
+        "",
+        "## The path's own timers",
+        "",
+        'When a request is lost and what was seen fits one of these timers, the detail says "looks like" and',
+        "the evidence.",
+        "",
+        *(line for line in (timers.__doc__ or "").splitlines() if line.startswith("|")),
     ]
     return "\n".join(lines) + "\n"
 
