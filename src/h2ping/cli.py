@@ -90,11 +90,8 @@ def _serve(arguments: Arguments, program: str) -> int:
 
 def _say_notes(instances: Sequence[Effective]) -> None:
     from h2ping import log
-    from h2ping._fast import IMPLEMENTATION
     from h2ping.sources import misspelt_variables
 
-    if IMPLEMENTATION != "compiled":
-        log.plain_engine()
     if processors := os.environ.get("GOMAXPROCS"):
         log.processors_ignored(processors)
     for name, meant in misspelt_variables(os.environ):

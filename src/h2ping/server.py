@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from h2ping import lifecycle, log
-from h2ping._fast import Arena
+from h2ping._fast import IMPLEMENTATION, Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.downstream import ClientContext, make_client
@@ -133,6 +133,8 @@ class Server:
             self._watch_signals()
             for listener in listeners:
                 log.listening(listener.instance.settings, listener.address)
+            if IMPLEMENTATION != "compiled":
+                log.plain_engine()
             if main.ready_file:
                 ready = lifecycle.ReadyFile(main.ready_file)
             if admin is not None:

@@ -281,6 +281,16 @@ async def test_a_connection_whose_ping_reply_is_late_takes_no_new_stream(world: 
     assert waiter.connection is late
 
 
+async def test_a_connection_that_fails_its_streams_is_not_given_to_them_again(world: Any) -> None:
+    w = world()
+    await w.ask(1)
+    broken = await w.connect()
+    broken.late = True
+    (waiter,) = await w.ask(1)
+    assert waiter.connection is None
+    assert len(w.dials) == 1
+
+
 async def test_age_retires_a_connection_and_its_replacement_is_dialled_first(world: Any) -> None:
     w = world(max_conn_age="100s")
     await w.ask(1)

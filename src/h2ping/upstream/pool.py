@@ -229,7 +229,10 @@ class Pool:
         return self._usable + len(self._dials) < self._settings.max_conns and self._delay_timer is None
 
     def _find(self) -> Connection | None:
-        connection = self._slots.least()
+        # A connection fails its streams before it says that it is closed, and they come here to be sent again.
+        while (connection := self._slots.least()) is not None and not connection.is_open:
+            self._slots.place(connection, -1)
+            self._count_usable()
         if connection is None:
             return None
         room = connection.wire.max_streams
