@@ -70,10 +70,9 @@ def _serve(arguments: Arguments, program: str) -> int:
     main_settings = instances[0].settings
     sink = log.configure(main_settings.log_level, main_settings.log_format)
     try:
-        _say_notes(instances)
         from h2ping.server import serve
 
-        return serve([each.settings for each in instances])
+        return serve([each.settings for each in instances], lambda: _say_notes(instances))
     except ConfigError as error:
         log.failed(str(error))
         return error.exit_code

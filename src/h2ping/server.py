@@ -27,7 +27,7 @@ from h2ping.metrics import Metrics
 from h2ping.upstream.connection import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from h2ping.config import Settings
 
@@ -37,15 +37,18 @@ The kernel caps it at net.core.somaxconn."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def serve(instances: Sequence[Settings]) -> int:
-    """Run until a signal. Returns the exit code. Raises ConfigError for what cannot work."""
+def serve(instances: Sequence[Settings], on_listening: Callable[[], None] = lambda: None) -> int:
+    """Run until a signal. Returns the exit code. Raises ConfigError for what cannot work.
+
+    `on_listening` is called after the log line of that name, which is the first line of a good start.
+    """
     import uvloop
 
     lifecycle.raise_file_limit()
     loop = uvloop.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(Server(instances).run())
+        return loop.run_until_complete(Server(instances, on_listening).run())
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -101,7 +104,8 @@ class Listener:
 class Server:
     """The process: one or more instances, one memory limit."""
 
-    def __init__(self, instances: Sequence[Settings]) -> None:
+    def __init__(self, instances: Sequence[Settings], on_listening: Callable[[], None]) -> None:
+        self._on_listening = on_listening
         self._settings = instances
         self._main = instances[0]
         self._stop = asyncio.Event()
@@ -135,6 +139,7 @@ class Server:
                 log.listening(listener.instance.settings, listener.address)
             if IMPLEMENTATION != "compiled":
                 log.plain_engine()
+            self._on_listening()
             if main.ready_file:
                 ready = lifecycle.ReadyFile(main.ready_file)
             if admin is not None:
