@@ -1,0 +1,188 @@
+"""The installed command as a process: started, watched by its log, stopped and checked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.bell import PATIENCE, Bell
+
+CANARY = "c4n4ry-7f31"
+"""Stands in credentials of every test request; must never come out of the proxy."""
+
+LISTENING = re.compile(r"listening on (\S+):(\d+) -> ")
+DEFECTS = ("Traceback", "was never awaited", "Task exception", "Exception in callback", "internal-error")
+"""Nothing of this may be in a log, whatever happened."""
+
+CLEAN_ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("H2PING_", "SSL_CERT_", "GOMEMLIMIT", "GOMAXPROCS", "NOTIFY_SOCKET"))
+    and not name.lower().endswith("_proxy")
+}
+
+
+def command_for(program: str) -> list[str]:
+    """The console script beside this interpreter, or the same thing as a module."""
+    script = Path(sys.executable).parent / program
+    if script.exists():
+        return [str(script)]
+    if program == "h2ping":
+        return [sys.executable, "-m", "h2ping"]
+    return [sys.executable, "-c", "import sys; from h2ping.cli import main_sidecar; sys.exit(main_sidecar())"]
+
+
+def environment(engine: str, extra: dict[str, str] | None = None) -> dict[str, str]:
+    chosen = {"H2PING_NO_EXTENSIONS": "1"} if engine == "py" else {}
+    return {**CLEAN_ENVIRONMENT, "PYTHONUNBUFFERED": "1", **chosen, **(extra or {})}
+
+
+class Proxy:
+    """One process. `program` is the console script's name, `engine` c (compiled) or py (plain twins)."""
+
+    def __init__(
+        self, *flags: str, program: str = "h2ping", engine: str = "c", env: dict[str, str] | None = None,
+        ready_file: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.flags = [*flags, *([f"--ready-file={ready_file}"] if ready_file else [])]
+        self.program = program
+        self.ready_file = ready_file
+        self.env = environment(engine, env)
+        self.bell = Bell()
+        self.lines: list[tuple[float, str]] = []
+        """The log: the loop's time and the line."""
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.expect_code: int | None = 0
+        """What `finish` demands; None for a process that the test killed."""
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._ended = False
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return "\n".join(line for _, line in self.lines)
+
+    async def spawn(self) -> None:
+        """Start the process; do not wait for anything."""
+        self._process = await asyncio.create_subprocess_exec(
+            *command_for(self.program), *self.flags, env=self.env, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, limit=1 << 20,
+        )  # fmt: skip
+        self._reader = asyncio.ensure_future(self._read())
+
+    async def start(self) -> None:
+        """Start the process and wait until it listens."""
+        await self.spawn()
+        line = await self.logged(LISTENING)
+        match = LISTENING.search(line)
+        assert match is not None
+        self.port = int(match[2])
+
+    async def _read(self) -> None:
+        stream = self.process.stdout
+        assert stream is not None
+        loop = asyncio.get_running_loop()
+        while line := await stream.readline():
+            self.lines.append((loop.time(), line.decode(errors="replace").rstrip("\n")))
+            self.bell.ring()
+        self._ended = True
+        self.bell.ring()
+
+    async def logged(self, pattern: str | re.Pattern[str], within: float = PATIENCE, since: int = 0) -> str:
+        """The first log line with that text, or that matches; fails at once when the process ended without it."""
+        found = pattern if isinstance(pattern, re.Pattern) else re.compile(re.escape(pattern))
+
+        def look() -> str | None:
+            for _, line in self.lines[since:]:
+                if found.search(line):
+                    return line
+            assert not self._ended, f"the proxy ended without {found.pattern!r} in its log:\n{self.log}"
+            return None
+
+        return await self.bell.until(look, f"log line {found.pattern!r}", within, lambda: f"log:\n{self.log}")
+
+    def matching(self, text: str) -> list[str]:
+        return [line for _, line in self.lines if text in line]
+
+    async def exited(self, within: float = PATIENCE) -> int:
+        """The exit code; the log is complete."""
+        code = await asyncio.wait_for(self.process.wait(), within)
+        assert self._reader is not None
+        await asyncio.wait_for(self._reader, PATIENCE)
+        return code
+
+    async def stop(self, sig: signal.Signals = signal.SIGTERM, within: float = PATIENCE) -> int:
+        self.process.send_signal(sig)
+        return await self.exited(within)
+
+    async def finish(self) -> None:
+        """Stop it if it runs, and demand a clean end: exit code, no defect and no secret in the log."""
+        if self._process is None:
+            return
+        try:
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.send_signal(signal.SIGTERM)
+            code = await self.exited()
+        except (asyncio.TimeoutError, TimeoutError):
+            self._process.kill()
+            await self.exited()
+            raise AssertionError(f"the proxy did not stop on SIGTERM; log:\n{self.log}") from None
+        if self.expect_code is not None:
+            assert code == self.expect_code, f"exit code {code}; log:\n{self.log}"
+        for defect in DEFECTS:
+            assert defect not in self.log, f"{defect!r} in the log:\n{self.log}"
+        assert CANARY not in self.log, "a secret is in the log"
+        if self.ready_file is not None and self.expect_code == 0:
+            assert not self.ready_file.exists(), "the ready file was left behind"
+
+    # --- what the system says about the process -------------------------------------------------------------
+    def _ps(self, what: str) -> str:
+        done = subprocess.run(["ps", "-o", f"{what}=", "-p", str(self.pid)], capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def resident_bytes(self) -> int:
+        return int(self._ps("rss")) * 1024
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far (a clock tick is 10 ms on Linux)."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        if stat.exists():
+            values = stat.read_text().rpartition(")")[2].split()
+            return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+        total = 0.0
+        for part in self._ps("time").replace("-", ":").split(":"):
+            total = total * 60 + float(part)
+        return total
+
+
+async def run(program: str, *flags: str, env: dict[str, str] | None = None, engine: str = "c") -> tuple[int, str]:
+    """Run the command to its end: exit code and everything it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *command_for(program), *flags, env=environment(engine, env), start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    except (asyncio.TimeoutError, TimeoutError):
+        process.kill()
+        out, _ = await process.communicate()
+        raise AssertionError(f"{program} {flags} did not end:\n{out.decode()}") from None
+    assert process.returncode is not None
+    return process.returncode, out.decode(errors="replace")

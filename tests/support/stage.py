@@ -1,0 +1,164 @@
+"""One test's cast: origins, proxies and clients, built on demand, checked and taken down at the end."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+import trustme
+
+from tests.support.client import Client, Response
+from tests.support.proxy import Proxy
+from tests.support.scripted_origin import Manners, Origin, Request, context_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from pathlib import Path
+
+PLAIN_ONLY = os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0")
+ENGINES = ["py"] if PLAIN_ONLY else ["c", "py"]
+PROGRAMS = ["h2ping", "h2-ping-sidecar"]
+
+QUICK_FLAGS = {"--shutdown-grace": "3s", "--log-level": "debug"}
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files: the authority, and chain + key for each kind of server certificate."""
+
+    folder: Path
+    ca: Path
+    good: tuple[str, str]
+    other_name: tuple[str, str]
+    judge: tuple[str, str]
+    expired: tuple[str, str]
+    unknown: tuple[str, str]
+
+
+def _files(folder: Path, name: str, cert: trustme.LeafCert) -> tuple[str, str]:
+    chain, key = folder / f"{name}.pem", folder / f"{name}.key"
+    cert.private_key_pem.write_to_path(str(key))
+    for number, blob in enumerate(cert.cert_chain_pems):
+        blob.write_to_path(str(chain), append=number > 0)
+    return str(chain), str(key)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority, stranger = trustme.CA(), trustme.CA()
+    ca = folder / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    names = ("localhost", "127.0.0.1", "::1")
+    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    return Certificates(
+        folder,
+        ca,
+        good=_files(folder, "good", authority.issue_cert(*names)),
+        other_name=_files(folder, "other", authority.issue_cert("other.example")),
+        judge=_files(folder, "judge", authority.issue_cert("judge.example")),
+        expired=_files(folder, "expired", authority.issue_cert(*names, not_after=past)),
+        unknown=_files(folder, "unknown", stranger.issue_cert(*names)),
+    )
+
+
+class Stage:
+    """Makes the parts and keeps them for the end."""
+
+    def __init__(self, certificates: Certificates, engine: str, folder: Path) -> None:
+        self.certificates = certificates
+        self.engine = engine
+        self.folder = folder
+        self.origins: list[Origin] = []
+        self.proxies: list[Proxy] = []
+        self.clients: list[Client] = []
+
+    async def origin(
+        self, handler: Callable[[Request], Awaitable[None]] | None = None, *,
+        settings: dict[int, int] | None = None, cert: tuple[str, str] | None = None,
+        alpn: Iterable[str] | None = ("h2",), listen: bool = True, address: str = "127.0.0.1", port: int = 0,
+        **manners: object,
+    ) -> Origin:  # fmt: skip
+        context = context_for(cert or self.certificates.good, None if alpn is None else list(alpn))
+        origin = Origin(context, manners=Manners(**manners), handler=handler)  # type: ignore[arg-type]
+        if settings is not None:
+            origin.manners.settings = settings
+        self.origins.append(origin)
+        await origin.start(address, port)
+        if not listen:
+            origin.stop_listening()
+        return origin
+
+    async def proxy(
+        self, upstream: Origin | str, *flags: str, program: str = "h2ping", engine: str = "",
+        env: dict[str, str] | None = None, ready_file: bool = False, trust: bool = True, start: bool = True,
+    ) -> Proxy:  # fmt: skip
+        """A running proxy on a port of its own. `flags` come after the defaults of the tests."""
+        url = upstream if isinstance(upstream, str) else upstream.url
+        given = {flag.partition("=")[0] for flag in flags}
+        defaults = {"--listen": "127.0.0.1:0", "--upstream": url, **QUICK_FLAGS}
+        if trust:
+            defaults["--ca-file"] = str(self.certificates.ca)
+        ready = self.folder / f"{len(self.proxies)}.ready" if ready_file else None
+        proxy = Proxy(
+            *(f"{flag}={value}" for flag, value in defaults.items() if flag not in given), *flags,
+            program=program, engine=engine or self.engine, env=env, ready_file=ready,
+        )  # fmt: skip
+        self.proxies.append(proxy)
+        await (proxy.start() if start else proxy.spawn())
+        return proxy
+
+    async def client(self, proxy: Proxy, *, receive_buffer_bytes: int = 0) -> Client:
+        client = await Client.connect(proxy.port, receive_buffer_bytes=receive_buffer_bytes)
+        self.clients.append(client)
+        return client
+
+    async def ask(
+        self, proxy: Proxy, method: str = "GET", target: str = "/", body: bytes | None = None,
+        fields: Iterable[tuple[str, str]] = (),
+    ) -> Response:  # fmt: skip
+        """One request on a connection of its own."""
+        client = await self.client(proxy)
+        response = await client.ask(method, target, body, fields)
+        await client.gone()
+        return response
+
+    async def close(self) -> None:
+        for client in self.clients:
+            await client.gone()
+        complaints: list[str] = []
+        for part in [*self.proxies, *self.origins]:
+            try:
+                await (part.finish() if isinstance(part, Proxy) else part.close())
+            except AssertionError as error:
+                complaints.append(str(error))
+        for origin in self.origins:
+            if not origin.tolerated:
+                complaints += origin.faults()
+        assert not complaints, "\n".join(complaints)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """c: the compiled modules; py: their plain twins."""
+    return str(request.param)
+
+
+@pytest_asyncio.fixture
+async def stage(certificates: Certificates, engine: str, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A stage on each engine."""
+    made = Stage(certificates, engine, tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture
+async def any_stage(certificates: Certificates, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A stage on the engine at hand, where the engine has no part in what is tested."""
+    made = Stage(certificates, ENGINES[0], tmp_path)
+    yield made
+    await made.close()
