@@ -52,3 +52,8 @@ class Bell:
         except AssertionError:
             return
         raise AssertionError(f"{what}: {found!r}")
+
+
+async def pace(seconds: float) -> None:
+    """The gap between two actions of a slow peer: part of the situation, never a wait for a result."""
+    await asyncio.sleep(seconds)

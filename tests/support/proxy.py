@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.support.bell import PATIENCE, Bell
 
@@ -119,6 +121,22 @@ class Proxy:
 
     def matching(self, text: str) -> list[str]:
         return [line for _, line in self.lines if text in line]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines that tell of one request, with `--log-format=json`."""
+        parsed = [json.loads(line) for _, line in self.lines if line.startswith("{")]
+        return [record for record in parsed if "request_id" in record]
+
+    async def record(self, within: float = PATIENCE, **wanted: object) -> dict[str, Any]:
+        """The first record with these values, with `--log-format=json`."""
+
+        def look() -> dict[str, Any] | None:
+            for record in self.records():
+                if all(record.get(key) == value for key, value in wanted.items()):
+                    return record
+            return None
+
+        return await self.bell.until(look, f"record with {wanted}", within, lambda: f"log:\n{self.log}")
 
     async def exited(self, within: float = PATIENCE) -> int:
         """The exit code; the log is complete."""

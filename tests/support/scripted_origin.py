@@ -62,8 +62,10 @@ class Manners:
 class Request:
     """One request as the origin sees it."""
 
-    def __init__(self, conn: Conn, stream: int, fields: Fields, at: float) -> None:
+    def __init__(self, conn: Conn, stream: int, fields: Fields, at: float, block: bytes = b"") -> None:
         self.conn = conn
+        self.block = block
+        """The field section as it came (RFC 7541)."""
         self.stream = stream
         self.fields = fields
         self.at = at
@@ -181,9 +183,9 @@ class Conn(asyncio.Protocol):
         self.handshake_error = ""
         self.lost = False
         self.write_full = False
+        self.sent_fin = False
         self.silent = False
         """Read and record, parse nothing, answer nothing."""
-        self.keep_open_at_eof = False
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder(max_header_list_size=1 << 20)
         self.receive_window = self.initial_receive_window = DEFAULT_WINDOW
@@ -226,12 +228,11 @@ class Conn(asyncio.Protocol):
         self._in.write(data)
         self._pump()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> None:
         self.got_eof = True
         self._in.write_eof()
         self._pump()
         self.bell.ring()
-        return self.keep_open_at_eof
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
@@ -283,13 +284,13 @@ class Conn(asyncio.Protocol):
         self.bell.ring()
 
     def _drain(self) -> None:
-        if (out := self._out.read()) and not self.transport.is_closing():
+        if (out := self._out.read()) and not self.sent_fin and not self.transport.is_closing():
             self.transport.write(out)
 
     def send(self, *frames: bytes) -> None:
         """One write of all `frames`."""
         self._account_sent(b"".join(frames))
-        if self.lost or self.transport.is_closing():
+        if self.lost or self.sent_fin or self.transport.is_closing():
             return
         whole = memoryview(b"".join(frames))
         while whole:
@@ -302,7 +303,7 @@ class Conn(asyncio.Protocol):
         self._drain()
 
     def fin(self, *frames: bytes, close_notify: bool = True) -> None:
-        """Send `frames`, close_notify and FIN together; nothing is read any more."""
+        """Send `frames`, close_notify and FIN together; reading goes on until the proxy closes too."""
         self._cork(True)
         if frames:
             self.send(*frames)
@@ -310,13 +311,9 @@ class Conn(asyncio.Protocol):
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
             self._drain()
-        self._cork(False)
-        self.transport.close()
-
-    def half_close(self) -> None:
-        """FIN in our direction; reading goes on."""
-        self.keep_open_at_eof = True
+        self.sent_fin = True
         self.transport.write_eof()
+        self._cork(False)
 
     def _cork(self, on: bool) -> None:
         cork = getattr(socket, "TCP_CORK", None)
@@ -384,6 +381,15 @@ class Conn(asyncio.Protocol):
             lambda: self.got_eof or self.got_close_notify or self.lost,
             f"close of connection {self.number}", within, self.__repr__,
         )  # fmt: skip
+
+    async def standstill(self, quiet: float) -> None:
+        """Until nothing was taken of what we send for `quiet` seconds."""
+        while True:
+            seen = self.send_window
+            try:
+                await self.bell.until(lambda seen=seen: self.send_window != seen, "movement", quiet)  # type: ignore[misc]
+            except AssertionError:
+                return
 
     @property
     def is_closed(self) -> bool:
@@ -565,7 +571,7 @@ class Conn(asyncio.Protocol):
             self.faults.append(f"HEADERS on stream {stream} after {self._highest} (RFC 9113 section 5.1.1)")
         self._highest = max(stream, self._highest)
         self._check_request(stream, fields)
-        request = self.requests[stream] = Request(self, stream, fields, frame.at)
+        request = self.requests[stream] = Request(self, stream, fields, frame.at, bytes(block))
         request.ended = bool(flags & framing.END_STREAM)
         request.ended_at = frame.at
         if self.max_streams is not None and self.open_streams > self.max_streams:

@@ -54,14 +54,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     ca = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(ca))
     names = ("localhost", "127.0.0.1", "::1")
-    past = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    past = [datetime.datetime(year, 1, 1, tzinfo=datetime.timezone.utc) for year in (2020, 2021)]
     return Certificates(
         folder,
         ca,
         good=_files(folder, "good", authority.issue_cert(*names)),
         other_name=_files(folder, "other", authority.issue_cert("other.example")),
         judge=_files(folder, "judge", authority.issue_cert("judge.example")),
-        expired=_files(folder, "expired", authority.issue_cert(*names, not_after=past)),
+        expired=_files(folder, "expired", authority.issue_cert(*names, not_before=past[0], not_after=past[1])),
         unknown=_files(folder, "unknown", stranger.issue_cert(*names)),
     )
 

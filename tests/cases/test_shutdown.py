@@ -1,0 +1,90 @@
+"""SIGTERM: what runs is finished, what never ends is cut (the rest is in tests/contract)."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cases.timing import SOON
+from tests.support.framing import Code, Kind
+
+if TYPE_CHECKING:
+    from tests.support.client import Client
+    from tests.support.proxy import Proxy
+    from tests.support.scripted_origin import Origin
+    from tests.support.stage import Stage
+
+
+async def test_sigterm_lets_the_request_in_flight_finish(stage: Stage) -> None:
+    """Case sigterm-finishes-inflight."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin, "--shutdown-grace=10s", "--ping-interval=100ms")
+    client = await stage.client(proxy)
+    client.request("POST", "/", b"judge")
+    request = await origin.request(1)
+    await request.complete()
+    proxy.process.send_signal(signal.SIGTERM)
+    await proxy.logged("shutdown requested")
+    with pytest.raises(OSError):  # noqa: PT011 - refused, in the words of the system
+        await _connect_until_refused(stage, proxy)
+    await request.conn.saw(Kind.PING, ack=False, since=len(request.conn.frames))
+    request.respond(200, b"worth the wait")
+    response = await client.response("POST")
+    assert (response.status, response.body, response.closes) == (200, b"worth the wait", True)
+    answered = client.time()
+    assert await proxy.exited() == 0
+    assert client.time() - answered < SOON
+
+
+async def _connect_until_refused(stage: Stage, proxy: Proxy) -> None:
+    """The log line and the closing of the listener are one step for the proxy, two for who looks on."""
+    for _ in range(20):
+        client = await stage.client(proxy)
+        await client.closed()
+
+
+async def _two_endless_streams(stage: Stage, *flags: str) -> tuple[Origin, Proxy, list[Client]]:
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin, *flags)
+    clients = []
+    for number in (1, 2):
+        client = await stage.client(proxy)
+        client.request("GET", f"/{number}")
+        request = await origin.request(number)
+        request.head(200, [(b"content-type", b"text/event-stream")])
+        request.data(b"data: 1\n\n")
+        assert (await client.head()).status == 200
+        assert await client.chunk() == b"data: 1\n\n"
+        clients.append(client)
+    return origin, proxy, clients
+
+
+async def test_streams_without_end_are_cut_after_the_grace(stage: Stage) -> None:
+    """Case drain-deadline-endless-sse."""
+    origin, proxy, clients = await _two_endless_streams(stage, "--shutdown-grace=500ms")
+    started = clients[0].time()
+    assert await proxy.stop() == 0
+    took = clients[0].time() - started
+    assert 0.4 < took < 0.5 + SOON
+    assert "graceful shutdown incomplete" in proxy.log
+    for client in clients:
+        assert await client.closed() == b""
+    for request in origin.requests:
+        conn = request.conn
+        await conn.bell.until(lambda c=conn, r=request: c.is_closed or r.reset_code == Code.CANCEL, "end of stream")  # type: ignore[misc]
+
+
+async def test_a_second_signal_stops_at_once(stage: Stage) -> None:
+    """Case drain-deadline-endless-sse, SIGTERM twice."""
+    _, proxy, clients = await _two_endless_streams(stage, "--shutdown-grace=60s")
+    proxy.expect_code = None
+    proxy.process.send_signal(signal.SIGTERM)
+    await proxy.logged("shutdown requested")
+    started = clients[0].time()
+    proxy.process.send_signal(signal.SIGTERM)
+    await proxy.exited()
+    assert clients[0].time() - started < SOON
+    for client in clients:
+        assert await client.closed() == b""
