@@ -1,4 +1,4 @@
-"""Clients that leave: RST_STREAM(CANCEL) upstream at once, and the connection stays (RFC 9113 section 8.7)."""
+"""Clients that leave: RST_STREAM(CANCEL) upstream at once, and the connection stays."""
 
 from __future__ import annotations
 

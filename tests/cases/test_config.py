@@ -10,14 +10,14 @@ import pytest
 from tests.cases.timing import SOON
 from tests.support.framing import Code
 from tests.support.proxy import run
-from tests.support.stage import ENGINES
+from tests.support.stage import ENGINE
 
 if TYPE_CHECKING:
     from tests.support.stage import Stage
 
 
 async def test_there_is_no_limit_on_the_first_byte_by_default(any_stage: Stage) -> None:
-    """Case no-hidden-first-byte-timeout: 6 s here; the longer ones are in unit tests, with their own clock."""
+    """Case no-hidden-first-byte-timeout: 6 s here, minutes in unit tests with a clock of their own."""
     origin = await any_stage.origin()
     proxy = await any_stage.proxy(origin)
     client = await any_stage.client(proxy)
@@ -50,7 +50,7 @@ async def test_a_limit_on_the_first_byte_is_named_when_it_fires(stage: Stage) ->
 )
 async def test_an_upstream_that_cannot_work_is_refused_at_start(url: str) -> None:
     """Case upstream-url-validation (RFC 9113 section 8.3.1)."""
-    code, text = await run("h2ping", f"--upstream={url}", "--listen=127.0.0.1:0", engine=ENGINES[0])
+    code, text = await run("h2ping", f"--upstream={url}", "--listen=127.0.0.1:0", engine=ENGINE)
     assert code in (1, 2), text
     assert "upstream" in text
     assert "listening" not in text

@@ -47,7 +47,7 @@ async def test_bytes_of_cancelled_streams_are_credited(stage: Stage) -> None:
 
 
 async def _send_all_the_same(request: Request, size: int) -> None:
-    """DATA that was under way when RST_STREAM came: within the connection's window, whatever became of the stream."""
+    """DATA that was under way when RST_STREAM came, within the connection's window."""
     conn = request.conn
     while size > 0:
         piece = min(size, 16384)

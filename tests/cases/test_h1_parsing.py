@@ -1,4 +1,4 @@
-"""How the HTTP/1.1 side reads requests (RFC 9112): strict where framing is at stake, patient with packet borders."""
+"""How the HTTP/1.1 side reads requests (RFC 9112): strict about framing, patient with packet borders."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ async def test_blank_lines_do_not_hide_that_the_client_left(stage: Stage) -> Non
 async def test_a_folded_header_line_is_refused(stage: Stage) -> None:
     """Case obs-fold-rejected (RFC 9112 section 5.2)."""
     await assert_refused(
-        stage, b"POST / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\n Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\nx"
+        stage,
+        b"POST / HTTP/1.1\r\nHost: x\r\nX-A: 1\r\n Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\nx",
     )
 
 

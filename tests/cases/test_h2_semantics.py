@@ -67,7 +67,7 @@ async def test_field_octets_beyond_ascii_pass_unchanged(stage: Stage) -> None:
 
 
 async def test_our_encoder_follows_the_peers_table_size(stage: Stage) -> None:
-    """Case hpack-table-resize (RFC 7541 sections 4.2 and 6.3). The origin's decoder refuses a larger table."""
+    """Case hpack-table-resize (RFC 7541 sections 4.2 and 6.3). The origin refuses a larger table."""
     origin = await stage.origin(settings={Setting.HEADER_TABLE_SIZE: 0})
     proxy = await stage.proxy(origin)
     client = await stage.client(proxy)

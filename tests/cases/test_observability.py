@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.framing import Code, goaway
 
@@ -102,7 +102,7 @@ async def test_a_request_that_never_reached_the_upstream_has_its_line_too(any_st
     assert record["detail"]
 
 
-async def one_line(proxy: Proxy, path: str) -> dict[str, object]:
+async def one_line(proxy: Proxy, path: str) -> dict[str, Any]:
     """The only record with that path."""
     record = await proxy.record(path=path)
     found = [each for each in proxy.records() if each["path"] == path]

@@ -12,6 +12,8 @@ from tests.support.bell import PATIENCE, pace
 from tests.support.framing import Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.support.client import Client, Response
     from tests.support.proxy import Proxy
     from tests.support.scripted_origin import Conn, Request
@@ -41,7 +43,7 @@ async def test_a_full_queue_refuses_at_once_and_recovers(stage: Stage) -> None:
         request = await origin.request(number)
         await request.complete()
         request.respond(200, b"ran")
-    statuses = sorted((await answer).status for answer in answers)
+    statuses = sorted([(await answer).status for answer in answers])
     assert statuses == [200] * 6 + [503] * 14
 
     warm.request("GET", "/later")
@@ -49,7 +51,7 @@ async def test_a_full_queue_refuses_at_once_and_recovers(stage: Stage) -> None:
     assert (await warm.response()).body == b"later"
 
 
-async def _first(answers: list[asyncio.Future[Response]], count: int) -> list[Response]:
+async def _first(answers: Sequence[asyncio.Future[Response]], count: int) -> list[Response]:
     """The first `count` answers."""
     done: set[asyncio.Future[Response]] = set()
     pending = set(answers)
@@ -82,7 +84,9 @@ async def test_requests_cost_the_same_with_thousands_parked(stage: Stage) -> Non
         parked.append(client)
     await origin.request(300 + parked_count, within=4 * PATIENCE)
     many, slowest = await _fresh(stage, proxy, 300)
-    assert many < 3 * few + 0.5, f"CPU of 300 requests: {few:.2f} s before, {many:.2f} s with {parked_count} parked"
+    assert many < 3 * few + 0.5, (
+        f"CPU of 300 requests: {few:.2f} s before, {many:.2f} s with {parked_count} parked"
+    )
     assert slowest < SOON
     idle = proxy.cpu_seconds()
     await pace(1.0)

@@ -30,7 +30,7 @@ async def test_a_flood_of_continuation_frames_is_ended(stage: Stage, count: int,
     request = await origin.request(1)
     conn = request.conn
     before = proxy.resident_bytes()
-    # A literal field without indexing whose value is never finished: name "a", length far beyond what is sent.
+    # A literal field without indexing: name "a", and a value far longer than what is sent.
     opening = b"\x88\x00\x01a\x7f\xff\xff\xff\x03" if size else b""
     conn.send(headers(1, opening, end_headers=False))
     for _ in range(count):
@@ -236,6 +236,6 @@ async def test_no_secret_of_a_request_comes_out_again(stage: Stage, form: str) -
 
 
 def _never_indexed(block: bytes) -> set[bytes]:
-    """Names that stood as never-indexed literals in the first block of a connection (RFC 7541 section 6.2.3)."""
+    """Names of never-indexed literals in the first block of a connection (RFC 7541 section 6.2.3)."""
     decoded = hpack.Decoder().decode(block, raw=True)
     return {bytes(field[0]) for field in decoded if not getattr(field, "indexable", True)}

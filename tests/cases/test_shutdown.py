@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.framing import Code, Kind
 if TYPE_CHECKING:
     from tests.support.client import Client
     from tests.support.proxy import Proxy
-    from tests.support.scripted_origin import Origin
+    from tests.support.scripted_origin import Origin, Request
     from tests.support.stage import Stage
 
 
@@ -73,7 +74,11 @@ async def test_streams_without_end_are_cut_after_the_grace(stage: Stage) -> None
         assert await client.closed() == b""
     for request in origin.requests:
         conn = request.conn
-        await conn.bell.until(lambda c=conn, r=request: c.is_closed or r.reset_code == Code.CANCEL, "end of stream")  # type: ignore[misc]
+        await conn.bell.until(partial(_is_over, request), "end of stream")
+
+
+def _is_over(request: Request) -> bool:
+    return request.conn.is_closed or request.reset_code == Code.CANCEL
 
 
 async def test_a_second_signal_stops_at_once(stage: Stage) -> None:

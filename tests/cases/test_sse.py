@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -78,8 +79,6 @@ async def test_client_libraries_notice_a_broken_event_stream(any_stage: Stage) -
         await taken.wait()
         request.reset(Code.INTERNAL_ERROR)
 
-    import asyncio
-
     taken = asyncio.Event()
     origin = await any_stage.origin(half)
     proxy = await any_stage.proxy(origin)
@@ -91,11 +90,10 @@ async def test_client_libraries_notice_a_broken_event_stream(any_stage: Stage) -
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.content.read()
     taken.clear()
-    async with httpx.AsyncClient(trust_env=False) as session, session.stream("GET", url) as stream:
-        parts = b""
+    async with httpx.AsyncClient(trust_env=False) as web, web.stream("GET", url) as stream:
+        raw, parts = stream.aiter_raw(), b""
+        while parts != FIRST + SECOND:
+            parts += await anext(raw)
+        taken.set()
         with pytest.raises(httpx.RemoteProtocolError):
-            async for part in stream.aiter_raw():
-                parts += part
-                if parts == FIRST + SECOND:
-                    taken.set()
-        assert parts == FIRST + SECOND
+            await anext(raw)

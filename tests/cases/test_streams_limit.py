@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from tests.cases.timing import ABSENCE
@@ -71,7 +72,7 @@ async def test_a_cancelled_streams_slot_is_free_only_after_its_reset(stage: Stag
     (conn,) = origin.connections
     resets = {frame.stream: frame for frame in conn.all(Kind.RST_STREAM)}
     streams = sorted(conn.requests)
-    for stream, following in zip(streams, streams[1:]):
+    for stream, following in itertools.pairwise(streams):
         request = conn.requests[stream]
         if request.path.startswith(b"/dropped"):
             assert resets[stream].number == Code.CANCEL

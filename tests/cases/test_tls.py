@@ -1,5 +1,8 @@
-"""Trust, ALPN and the end of a TLS connection. Permanent faults are answered 421 as `h2ping`, which clients do not
-retry, and 502 as `h2-ping-sidecar`, as its contract wants."""
+"""Trust, ALPN and the end of a TLS connection.
+
+Permanent faults are answered 421 as `h2ping`, which clients do not retry, and 502 as `h2-ping-sidecar`, as
+its contract wants.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ async def test_bytes_before_the_close_all_arrive(stage: Stage) -> None:
         assert piece, f"cut after {len(got)} bytes"
         got += piece
     assert got == body
-    assert not [line for line in proxy.matching('"level": "error"')]
+    assert not proxy.matching('"level": "error"')
     assert not [record for record in proxy.records() if record["cause"]]
 
 
@@ -71,7 +74,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_certificate_that_does_not_verify_is_refused(any_stage: Stage, fault: str, program: str) -> None:
+async def test_a_certificate_that_does_not_verify_is_refused(
+    any_stage: Stage, fault: str, program: str
+) -> None:
     """Case wrong-certificate-refused (RFC 9110 section 4.3.4)."""
     origin = await any_stage.origin(cert=getattr(any_stage.certificates, fault))
     proxy = await any_stage.proxy(origin, program=program)

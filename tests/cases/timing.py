@@ -1,8 +1,7 @@
-"""Times of the cases. Minutes of the field are milliseconds here; limits are wide, the machine may be busy."""
+"""Times of the cases: minutes of the field are milliseconds here, limits are wide for a busy machine."""
 
 SOON = 3.0
-"""Where a report says "at once" or "within 100 ms": far below any timer of the situation it could be mistaken for."""
+"""For "at once" and "within 100 ms": far below any timer of the situation that it could be mistaken for."""
 
 ABSENCE = 0.6
-"""How long "not sent again" is watched. A re-send leaves within milliseconds of its cause, or after a delay of at
-most 50 ms (first attempt)."""
+"""How long "not sent again" is watched: a first re-send leaves within 50 ms of its cause."""

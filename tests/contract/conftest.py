@@ -1,5 +1,5 @@
 """The fixtures of tests.support.stage."""
 
-from tests.support.stage import any_stage, certificates, engine, stage
+from tests.support.stage import any_stage, certificates, stage
 
-__all__ = ["any_stage", "certificates", "engine", "stage"]
+__all__ = ["any_stage", "certificates", "stage"]

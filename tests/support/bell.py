@@ -27,9 +27,13 @@ class Bell:
         self._waiting.clear()
 
     async def until(
-        self, look: Callable[[], T | None], what: str, within: float = PATIENCE, told: Callable[[], object] = str
+        self,
+        look: Callable[[], T | None],
+        what: str,
+        within: float = PATIENCE,
+        told: Callable[[], object] = str,
     ) -> T:
-        """The first result of `look` that is not None (and not False). `told` adds what was seen to the complaint."""
+        """The first result of `look` that is not None or False. `told` says what was seen instead."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within
         while True:

@@ -107,7 +107,7 @@ class Proxy:
         self.bell.ring()
 
     async def logged(self, pattern: str | re.Pattern[str], within: float = PATIENCE, since: int = 0) -> str:
-        """The first log line with that text, or that matches; fails at once when the process ended without it."""
+        """The first log line with that text; fails at once when the process ended without it."""
         found = pattern if isinstance(pattern, re.Pattern) else re.compile(re.escape(pattern))
 
         def look() -> str | None:
@@ -190,7 +190,9 @@ class Proxy:
         return total
 
 
-async def run(program: str, *flags: str, env: dict[str, str] | None = None, engine: str = "c") -> tuple[int, str]:
+async def run(
+    program: str, *flags: str, env: dict[str, str] | None = None, engine: str = "c"
+) -> tuple[int, str]:
     """Run the command to its end: exit code and everything it printed."""
     process = await asyncio.create_subprocess_exec(
         *command_for(program), *flags, env=environment(engine, env), start_new_session=True,

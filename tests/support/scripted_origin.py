@@ -2,14 +2,14 @@
 
 Theory of operation
 -------------------
-1. `Origin` accepts; each connection is a `Conn`. A test takes connections in the order in which they finished
-   their preface (`await origin.accept()`), or gives the origin a `handler` that is run for every request.
-2. A `Conn` does by itself what its `Manners` say: send SETTINGS, acknowledge SETTINGS and PING, give credit for
-   DATA. Everything else the test writes: `conn.send(data(1, b"x"), goaway(1))` is one write to the socket.
-3. Every frame that arrives is kept in `frames` with its time. `await conn.saw(Kind.PING)` is the first such frame,
-   also when it came before; `since=` skips frames with a lower index.
-4. It is a strict peer: what the proxy may not send (RFC 9113 sections 4 to 8, as far as a client can break them,
-   flow control and stream limits with them) is noted in `faults`, and the fixture fails the test for it.
+1. `Origin` accepts; each connection is a `Conn`. A test takes requests as they arrive
+   (`await origin.request(2)`), or gives the origin a `handler` that is run for every request.
+2. A `Conn` does by itself what its `Manners` say: send SETTINGS, acknowledge SETTINGS and PING, give credit
+   for DATA. The rest is the test's: `conn.send(data(1, b"x"), goaway(1))` is one write to the socket.
+3. Every frame that arrives is kept in `frames` with its time. `await conn.saw(Kind.PING)` is the first such
+   frame, also when it came before; `since=` skips frames with a lower index.
+4. It is a strict peer: what the proxy may not send (RFC 9113 sections 4 to 8, as far as a client can break
+   them, with flow control and stream limits) is noted in `faults`, and the fixture fails the test for it.
 5. TLS runs in memory over a plain TCP protocol, so that FIN without close_notify, RST, half-closed sockets,
    unread sockets and several frames in one segment are all at the test's command.
 """
@@ -102,7 +102,10 @@ class Request:
     async def complete(self, within: float = PATIENCE) -> bytes:
         """The whole body, once END_STREAM came."""
         await self.conn.bell.until(
-            lambda: self.ended or self.reset_code is not None, f"end of request {self.stream}", within, self._told
+            lambda: self.ended or self.reset_code is not None,
+            f"end of request {self.stream}",
+            within,
+            self._told,
         )
         assert self.reset_code is None, f"request {self.stream} was reset with {self.reset_code}"
         return bytes(self.body)
@@ -119,15 +122,20 @@ class Request:
         return frame.number
 
     def _told(self) -> str:
-        return f"has {len(self.body)} bytes, ended={self.ended}, reset={self.reset_code}"
+        windows = f"send windows {self.send_window} and {self.conn.send_window}"
+        return f"has {len(self.body)} bytes, ended={self.ended}, reset={self.reset_code}, {windows}"
 
-    def head(self, status: int = 200, fields: Iterable[tuple[bytes, bytes]] = (), *, end: bool = False) -> None:
+    def head(
+        self, status: int = 200, fields: Iterable[tuple[bytes, bytes]] = (), *, end: bool = False
+    ) -> None:
         self.conn.send(self.conn.response(self.stream, status, fields, end=end))
 
     def data(self, payload: bytes, *, end: bool = False) -> None:
         self.conn.send(framing.data(self.stream, payload, end=end))
 
-    def respond(self, status: int = 200, body: bytes = b"", fields: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def respond(
+        self, status: int = 200, body: bytes = b"", fields: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         """A whole response of at most one window, with content-length, in one write."""
         sized = [(b"content-length", b"%d" % len(body)), *fields]
         parts = [self.conn.response(self.stream, status, sized, end=not body)]
@@ -140,18 +148,18 @@ class Request:
         """DATA frames for `body` as fast as the proxy's windows and the socket take them."""
         offset = 0
         while offset < len(body):
-            room = await self.conn.bell.until(
-                lambda: (min(self.send_window, self.conn.send_window, 16384) > 0 and not self.conn.write_full)
-                or self.conn.lost or self.reset_code is not None,
-                f"window on {self.stream}", PATIENCE,
-                lambda: f"windows {self.send_window} {self.conn.send_window}, sent {offset} of {len(body)}",
-            )  # fmt: skip
-            assert room
+            await self.conn.bell.until(self._may_send, f"window on {self.stream}", PATIENCE, self._told)
             if self.conn.lost or self.reset_code is not None:
                 return
             size = min(self.send_window, self.conn.send_window, 16384, len(body) - offset)
             offset += size
             self.data(body[offset - size : offset], end=end and offset == len(body))
+
+    def _may_send(self) -> bool:
+        conn = self.conn
+        if conn.lost or self.reset_code is not None:
+            return True
+        return min(self.send_window, conn.send_window) > 0 and not conn.write_full
 
     def reset(self, code: int) -> None:
         self.conn.send(framing.rst_stream(self.stream, code))
@@ -485,7 +493,12 @@ class Conn(asyncio.Protocol):
                 return
             stream = int.from_bytes(self.plain[5:9], "big") & 0x7FFFFFFF
             frame = Frame(
-                self.loop_time, len(self.frames), self.plain[3], self.plain[4], stream, bytes(self.plain[9:end])
+                self.loop_time,
+                len(self.frames),
+                self.plain[3],
+                self.plain[4],
+                stream,
+                bytes(self.plain[9:end]),
             )
             del self.plain[:end]
             self.frames.append(frame)
@@ -559,7 +572,9 @@ class Conn(asyncio.Protocol):
         stream, flags, block = self._block
         self._block = None
         try:
-            fields = [(bytes(name), bytes(value)) for name, value in self.decoder.decode(bytes(block), raw=True)]
+            fields = [
+                (bytes(name), bytes(value)) for name, value in self.decoder.decode(bytes(block), raw=True)
+            ]
         except hpack.HPACKError as error:
             self.faults.append(f"field section of stream {stream}: {error!r}")
             return
@@ -575,7 +590,9 @@ class Conn(asyncio.Protocol):
         request.ended = bool(flags & framing.END_STREAM)
         request.ended_at = frame.at
         if self.max_streams is not None and self.open_streams > self.max_streams:
-            self.faults.append(f"{self.open_streams} open streams of {self.max_streams} (RFC 9113 section 5.1.2)")
+            self.faults.append(
+                f"{self.open_streams} open streams of {self.max_streams} (RFC 9113 section 5.1.2)"
+            )
         if request.ended:
             self._check_length(request)
         self.origin.arrived(request)
@@ -706,7 +723,9 @@ class Origin:
         sock.bind((address, port or self.port))
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Conn(self, len(self.connections)), sock=sock, backlog=1024)
+        self._server = await loop.create_server(
+            lambda: Conn(self, len(self.connections)), sock=sock, backlog=1024
+        )
 
     def stop_listening(self) -> None:
         assert self._server is not None
@@ -715,7 +734,7 @@ class Origin:
     async def accept(self, within: float = PATIENCE) -> Conn:
         """The next connection that sent its preface and SETTINGS."""
         conn = await self.bell.until(
-            lambda: self.settled_connections[self._taken] if len(self.settled_connections) > self._taken else None,
+            lambda: next(iter(self.settled_connections[self._taken :]), None),
             f"connection {self._taken + 1}", within, lambda: repr(self.connections),
         )  # fmt: skip
         self._taken += 1
@@ -774,4 +793,15 @@ def context_for(cert: tuple[str, str], alpn: list[str] | None) -> ssl.SSLContext
     return context
 
 
-__all__ = ["Code", "Conn", "Fields", "Frame", "Kind", "Manners", "Origin", "Request", "Setting", "context_for"]
+__all__ = [
+    "Code",
+    "Conn",
+    "Fields",
+    "Frame",
+    "Kind",
+    "Manners",
+    "Origin",
+    "Request",
+    "Setting",
+    "context_for",
+]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,17 @@ import pytest
 import pytest_asyncio
 import trustme
 
+from h2ping._fast import IMPLEMENTATION
 from tests.support.client import Client, Response
 from tests.support.proxy import Proxy
-from tests.support.scripted_origin import Manners, Origin, Request, context_for
+from tests.support.scripted_origin import Manners, Origin, Request, Setting, context_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
     from pathlib import Path
 
-PLAIN_ONLY = os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0")
-ENGINES = ["py"] if PLAIN_ONLY else ["c", "py"]
+ENGINE = "c" if IMPLEMENTATION == "compiled" else "py"
+"""The engine at hand, for tests in which it plays no part."""
 PROGRAMS = ["h2ping", "h2-ping-sidecar"]
 
 QUICK_FLAGS = {"--shutdown-grace": "3s", "--log-level": "debug"}
@@ -61,7 +62,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         good=_files(folder, "good", authority.issue_cert(*names)),
         other_name=_files(folder, "other", authority.issue_cert("other.example")),
         judge=_files(folder, "judge", authority.issue_cert("judge.example")),
-        expired=_files(folder, "expired", authority.issue_cert(*names, not_before=past[0], not_after=past[1])),
+        expired=_files(
+            folder, "expired", authority.issue_cert(*names, not_before=past[0], not_after=past[1])
+        ),
         unknown=_files(folder, "unknown", stranger.issue_cert(*names)),
     )
 
@@ -79,14 +82,14 @@ class Stage:
 
     async def origin(
         self, handler: Callable[[Request], Awaitable[None]] | None = None, *,
-        settings: dict[int, int] | None = None, cert: tuple[str, str] | None = None,
+        settings: Mapping[Setting, int] | None = None, cert: tuple[str, str] | None = None,
         alpn: Iterable[str] | None = ("h2",), listen: bool = True, address: str = "127.0.0.1", port: int = 0,
         **manners: object,
     ) -> Origin:  # fmt: skip
         context = context_for(cert or self.certificates.good, None if alpn is None else list(alpn))
         origin = Origin(context, manners=Manners(**manners), handler=handler)  # type: ignore[arg-type]
         if settings is not None:
-            origin.manners.settings = settings
+            origin.manners.settings = {int(key): value for key, value in settings.items()}
         self.origins.append(origin)
         await origin.start(address, port)
         if not listen:
@@ -130,22 +133,13 @@ class Stage:
     async def close(self) -> None:
         for client in self.clients:
             await client.gone()
-        complaints: list[str] = []
-        for part in [*self.proxies, *self.origins]:
-            try:
-                await (part.finish() if isinstance(part, Proxy) else part.close())
-            except AssertionError as error:
-                complaints.append(str(error))
+        failures = await asyncio.gather(*(proxy.finish() for proxy in self.proxies), return_exceptions=True)
+        failures += await asyncio.gather(*(origin.close() for origin in self.origins), return_exceptions=True)
+        complaints = [str(failure) or repr(failure) for failure in failures if failure is not None]
         for origin in self.origins:
             if not origin.tolerated:
                 complaints += origin.faults()
         assert not complaints, "\n".join(complaints)
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    """c: the compiled modules; py: their plain twins."""
-    return str(request.param)
 
 
 @pytest_asyncio.fixture
@@ -159,6 +153,6 @@ async def stage(certificates: Certificates, engine: str, tmp_path: Path) -> Asyn
 @pytest_asyncio.fixture
 async def any_stage(certificates: Certificates, tmp_path: Path) -> AsyncIterator[Stage]:
     """A stage on the engine at hand, where the engine has no part in what is tested."""
-    made = Stage(certificates, ENGINES[0], tmp_path)
+    made = Stage(certificates, ENGINE, tmp_path)
     yield made
     await made.close()
