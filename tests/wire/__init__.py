@@ -1,0 +1,1 @@
+"""The Wire, both engines of it, against scripted frames."""
