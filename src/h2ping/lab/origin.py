@@ -81,7 +81,11 @@ class LabOrigin:
         self.waiting = 0
         """Executed requests whose answer has not begun."""
         self.peak_waiting = 0
+        self.peak_streams = 0
+        """Most streams that were open on one connection."""
         self.goaways = 0
+        self.retirements: Counter[str] = Counter()
+        """Why connections were retired: "age", "requests", "asked"."""
         self.resets_seen = 0
         self.violations: list[str] = []
         """What clients did against RFC 9113."""
@@ -196,6 +200,10 @@ class LabOrigin:
         self._tasks.add(call.task)
         call.task.add_done_callback(self._tasks.discard)
         self.watch.changed()
+
+    def open_gate(self) -> None:
+        """Let the answers go that `hold_until` holds."""
+        self._gate.set()
 
     def finished(self, call: Call, outcome: str) -> None:
         """The call is over."""

@@ -32,6 +32,7 @@ from h2ping.lab.frames import Code, Flag, FrameType, Setting
 from h2ping.lab.script import steer
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
     from h2ping.lab.script import Fields, Script
@@ -59,6 +60,8 @@ class Origin(Protocol):
     violations: list[str]
     goaways: int
     resets_seen: int
+    peak_streams: int
+    retirements: Counter[str]
 
     def admit(self, call: Call) -> str:
         """ "accept", "refuse" or "goaway", for a request whose head arrived."""
@@ -177,7 +180,7 @@ class Session(asyncio.Protocol):
             self._out.append(frames.window_update(0, more))
         self._flush()
         if self.script.max_age:
-            self._later(self.script.max_age, self.retire)
+            self._later(self.script.max_age, lambda: self.retire("age"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
@@ -351,6 +354,7 @@ class Session(asyncio.Protocol):
             self._out.append(frames.rst_stream(stream_id, Code.PROTOCOL_ERROR))
             return
         self.streams[stream_id] = stream
+        self.origin.peak_streams = max(self.origin.peak_streams, len(self.streams))
         self.requests += 1
         stream.verdict = self.origin.admit(stream.call)
         if stream.verdict != "accept" and (end or self.script.refuse_at == "head"):
@@ -360,7 +364,7 @@ class Session(asyncio.Protocol):
         elif stream.call.steer.early:
             self._execute(stream)
         if self.script.max_requests and self.requests >= self.script.max_requests:
-            self.retire()
+            self.retire("requests")
 
     def _parse(self, stream: Stream, fields: Fields) -> str:
         pseudo: dict[bytes, bytes] = {}
@@ -525,11 +529,12 @@ class Session(asyncio.Protocol):
         self._flush()
         self._close_if_drained()
 
-    def retire(self) -> None:
+    def retire(self, reason: str = "asked") -> None:
         """Begin to close as a balancer does: GOAWAY now, FIN when the last stream ended."""
         if self.retiring or self.closed:
             return
         self.retiring = True
+        self.origin.retirements[reason] += 1
         if self.script.goaway_style == "one-step":
             self.goaway(self.last_id, Code.NO_ERROR)
             return

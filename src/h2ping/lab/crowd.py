@@ -1,0 +1,146 @@
+"""`h2ping lab memory`: many large calls in flight under a hard memory limit that holds a fraction of them.
+
+Twice. With copies given up under pressure all calls wait at the origin at the same time; the origin holds its
+answers until they do. With `--memory-pressure keep` every body is kept until its answer begins, so the calls go
+in waves. Both times the proxy's resident memory is read while they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from h2ping.lab.client import LoadClient, Outcome
+from h2ping.lab.origin import LabOrigin
+from h2ping.lab.proxy import Proxy
+from h2ping.lab.report import Report, mebibytes
+from h2ping.lab.script import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SAMPLE_EVERY = 0.05
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many, how large, under what limit."""
+
+    calls: int = 2000
+    body_bytes: int = 512 * 1024
+    limit_bytes: int = 256 * 2**20
+    allowance_bytes: int = 64 * 2**20
+    """What the process may have beside the bodies."""
+    patience: float = 180.0
+    keep: bool = True
+    """Run the second half, with --memory-pressure keep, too."""
+
+
+class Memory:
+    """The highest resident memory of a process, read again and again."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self.peak = 0
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def read(self) -> int:
+        """Now."""
+        now = self._proxy.resident_bytes()
+        self.peak = max(self.peak, now)
+        return now
+
+    async def _watch(self) -> None:
+        while True:
+            self.read()
+            await asyncio.sleep(SAMPLE_EVERY)
+
+    async def stop(self) -> None:
+        """Read no more."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
+    """Run one or both halves."""
+    report = Report("memory")
+    await _all_at_once(plan, report, tell)
+    if plan.keep:
+        await _in_waves(plan, report, tell)
+    return report
+
+
+async def _all_at_once(plan: Plan, report: Report, tell: Callable[[str], None]) -> None:
+    script = Script(hold_until=plan.calls + 1, hold_patience=plan.patience, keep_records=False)
+    async with LabOrigin(script) as origin, _proxy(plan, origin, "drop") as proxy:
+        async with LoadClient(proxy.port) as client:
+            memory = Memory(proxy)
+            before = memory.read()
+            started = time.monotonic()
+            sending = asyncio.ensure_future(_send(plan, client))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await origin.until(lambda: origin.waiting >= plan.calls or sending.done(), plan.patience)
+            there = time.monotonic() - started
+            together, waiting = origin.waiting, memory.read()
+            tell(f"  {together} calls wait at the origin after {there:.1f} s; resident {mebibytes(waiting)}")
+            origin.open_gate()
+            outcomes = await sending
+            await memory.stop()
+    limit = plan.limit_bytes + plan.allowance_bytes
+    report.claim("waiting at the origin at the same time", plan.calls, together, together == plan.calls)
+    _claim_answers(report, "answered", plan, outcomes, origin)
+    seen = f"{mebibytes(waiting)} waiting, {mebibytes(memory.peak)} peak"
+    report.claim("resident memory", f"at most {mebibytes(limit)}", seen, memory.peak <= limit)
+    report.facts["until all wait"] = f"{there:.1f} s"
+    report.facts["resident before"] = mebibytes(before)
+    report.facts["connections to the origin"] = origin.connections
+
+
+async def _in_waves(plan: Plan, report: Report, tell: Callable[[str], None]) -> None:
+    script = Script(delay=1.0, keep_records=False)
+    async with LabOrigin(script) as origin, _proxy(plan, origin, "keep") as proxy:
+        async with LoadClient(proxy.port) as client:
+            memory = Memory(proxy)
+            started = time.monotonic()
+            outcomes = await _send(plan, client)
+            lasted = time.monotonic() - started
+            await memory.stop()
+    tell(
+        f"  with copies kept: {len(outcomes)} calls in {lasted:.1f} s, at most {origin.peak_waiting} at a time"
+    )
+    limit = plan.limit_bytes + plan.allowance_bytes
+    _claim_answers(report, "answered, copies kept", plan, outcomes, origin)
+    peak = mebibytes(memory.peak)
+    report.claim("resident memory, copies kept", f"at most {mebibytes(limit)}", peak, memory.peak <= limit)
+    report.facts["copies kept: most at a time"] = origin.peak_waiting
+    report.facts["copies kept: lasted"] = f"{lasted:.1f} s"
+
+
+def _claim_answers(report: Report, what: str, plan: Plan, outcomes: list[Outcome], origin: LabOrigin) -> None:
+    answered = sum(outcome.lived for outcome in outcomes)
+    lost = Counter(outcome.words for outcome in outcomes if not outcome.lived)
+    seen = str(answered) + (f" ({dict(lost.most_common(3))})" if lost else "")
+    report.claim(what, plan.calls, seen, answered == plan.calls)
+    report.claim(f"{what}: executed twice", 0, len(origin.twice), not origin.twice)
+    report.claim(f"{what}: protocol breached", 0, len(origin.violations), not origin.violations)
+
+
+def _proxy(plan: Plan, origin: LabOrigin, pressure: str) -> Proxy:
+    return Proxy(
+        origin.url, origin.ca_file, "--max-memory", str(plan.limit_bytes), "--memory-pressure", pressure,
+        "--log-level", "warning",
+    )  # fmt: skip
+
+
+async def _send(plan: Plan, client: LoadClient) -> list[Outcome]:
+    body = b'{"model":"judge","input":"' + b"x" * (plan.body_bytes - 28) + b'"}'
+    calls = (
+        client.call(f"call-{index}", "/v1/responses", body, patience=plan.patience)
+        for index in range(plan.calls)
+    )
+    return list(await asyncio.gather(*calls))

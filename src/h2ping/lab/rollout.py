@@ -1,0 +1,174 @@
+"""`h2ping lab trace`: a run's worth of judge calls over a path that does its worst, in scaled time.
+
+One half of the calls arrives at once, as a rollout step sends them, more than the connections have streams for;
+the rest arrives evenly, so that connections grow old under load. On the way the origin retires connections at the
+balancer's age, refuses every n-th request by GOAWAY and every m-th by REFUSED_STREAM, and the relay cuts what is
+silent for 340 s. Not one call may be lost, not one executed twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from h2ping.lab.client import LoadClient, Outcome
+from h2ping.lab.origin import LabOrigin
+from h2ping.lab.proxy import Proxy
+from h2ping.lab.relay import Relay
+from h2ping.lab.report import Report
+from h2ping.lab.script import Script
+from h2ping.lab.trace import FAST, JUDGE, Scale, quantile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BALANCER_AGE = 3600.0
+ACCELERATOR_IDLE = 340.0
+PING_INTERVAL = 60.0
+PING_TIMEOUT = 150.0
+"""Ten times the default: at 1:100 the real 15 s would be 150 ms, which a busy machine needs for itself."""
+
+BODY = b'{"model":"judge","messages":[{"role":"user","content":"%s"}]}' % (b"Which answer is better? " * 80)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The run, in seconds of the path."""
+
+    calls: int = 600
+    fast_share: float = 0.0
+    """Share of calls that do not think (p50 1 s)."""
+    scale: Scale = Scale(100)  # noqa: RUF009 - frozen
+    at_once: int = 300
+    spread: float = 4200.0
+    """Time over which the rest arrives."""
+    max_conns: int = 2
+    """Two connections of 128 streams are less than the first burst: the limit is met, and calls queue."""
+    goaway_every: int = 150
+    refuse_every: int = 70
+    pings: bool = True
+    """False: the control, without PING."""
+    seed: int = 1
+
+    def delays(self) -> list[float]:
+        """How long each call thinks."""
+        fast = round(self.calls * self.fast_share)
+        judge = JUDGE.samples(self.calls - fast, self.seed)
+        if not fast:
+            return judge
+        # One fast call after every so many judge calls, so that both kinds arrive all the time.
+        quick = FAST.samples(fast, self.seed)
+        mixed = [(index / max(1, len(judge)), delay) for index, delay in enumerate(judge)]
+        mixed += [(index / fast, delay) for index, delay in enumerate(quick)]
+        return [delay for _, delay in sorted(mixed)]
+
+
+async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
+    """Run it; `tell` gets a line of progress now and then."""
+    script = Script(
+        max_age=BALANCER_AGE,
+        goaway_every=plan.goaway_every,
+        refuse_every=plan.refuse_every,
+        keep_records=False,
+    )
+    scale = plan.scale
+    flags = [
+        "--ping-interval", scale.flag(PING_INTERVAL) if plan.pings else "0",
+        "--ping-timeout", scale.flag(PING_TIMEOUT), "--idle-limit", scale.flag(ACCELERATOR_IDLE),
+        "--max-conn-age", "0", "--max-conns", str(plan.max_conns), "--log-level", "warning",
+    ]  # fmt: skip
+    async with LabOrigin(script, scale=scale) as origin:
+        async with Relay(origin.port, idle_cut=ACCELERATOR_IDLE, scale=scale) as relay:
+            async with Proxy(relay.url, origin.ca_file, *flags) as proxy:
+                async with LoadClient(proxy.port) as client:
+                    started = time.monotonic()
+                    outcomes = await _send(plan, client, lambda done: tell(_progress(done, plan, origin)))
+                    lasted = time.monotonic() - started
+                return _report(plan, outcomes, lasted, origin, relay)
+
+
+async def _send(plan: Plan, client: LoadClient, tell: Callable[[int], None]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    later = max(1, plan.calls - plan.at_once)
+
+    async def one(index: int, delay: float) -> None:
+        if index >= plan.at_once:
+            await asyncio.sleep(plan.scale.of(plan.spread) * (index - plan.at_once) / later)
+        fields = [("x-lab-delay", f"{delay:.3f}"), ("authorization", "Bearer lab")]
+        outcomes.append(await client.call(f"call-{index}", body=BODY, fields=fields))
+
+    async def report_progress() -> None:
+        while True:
+            await asyncio.sleep(5.0)
+            tell(len(outcomes))
+
+    progress = asyncio.get_running_loop().create_task(report_progress())
+    try:
+        await asyncio.gather(*(one(index, delay) for index, delay in enumerate(plan.delays())))
+    finally:
+        progress.cancel()
+    return outcomes
+
+
+def _progress(done: int, plan: Plan, origin: LabOrigin) -> str:
+    return (
+        f"  {done} of {plan.calls} answered, {origin.waiting} wait on {len(origin.sessions)} connections, "
+        f"{origin.pings} PINGs, {origin.goaways} GOAWAYs"
+    )
+
+
+def _report(plan: Plan, outcomes: list[Outcome], lasted: float, origin: LabOrigin, relay: Relay) -> Report:
+    report = Report("trace")
+    lost = Counter(outcome.words for outcome in outcomes if not outcome.lived)
+    report.claim("calls answered", plan.calls, sum(outcome.lived for outcome in outcomes), not lost)
+    report.claim("calls lost", 0, _counted(lost), not lost)
+    twice = origin.twice
+    report.claim("executed twice", 0, len(twice), not twice)
+    report.claim(
+        "executed, by the origin's count", plan.calls, origin.executed, origin.executed == plan.calls
+    )
+    report.claim("protocol breached", 0, len(origin.violations), not origin.violations)
+    aged = origin.retirements["age"]
+    if plan.spread + ACCELERATOR_IDLE > BALANCER_AGE and plan.calls > plan.at_once:
+        report.claim("connections retired by age", "1 or more", aged, aged > 0)
+    refused = origin.outcomes["goaway"] + origin.outcomes["refused"]
+    if plan.calls >= plan.refuse_every > 0:
+        report.claim("requests refused on the way", "1 or more", refused, refused > 0)
+    if plan.at_once > plan.max_conns * origin.script.max_streams:
+        peak = origin.peak_streams
+        report.claim("streams on one connection, at most", origin.script.max_streams, peak, peak <= 128)
+    if plan.pings:
+        report.claim("PINGs seen by the origin", "1 or more", origin.pings, origin.pings > 0)
+    delays = [outcome.elapsed * plan.scale.factor for outcome in outcomes if outcome.lived]
+    report.facts = {
+        "scale": f"1:{plan.scale.factor:g}",
+        "lasted": f"{lasted:.1f} s",
+        "seconds until answered (p50, p99, max)": (
+            ", ".join(f"{quantile(delays, p):.0f}" for p in (0.5, 0.99, 1.0)) if delays else "none"
+        ),
+        "connections": origin.connections,
+        "GOAWAYs": origin.goaways,
+        "retired by age": aged,
+        "refused by GOAWAY": origin.outcomes["goaway"],
+        "refused by REFUSED_STREAM": origin.outcomes["refused"],
+        "PINGs": origin.pings,
+        "cut by the relay": relay.cuts,
+        "longest silence": f"{relay.longest_gap * plan.scale.factor:.0f} s of {ACCELERATOR_IDLE:.0f} s",
+        "peak streams on one connection": origin.peak_streams,
+    }
+    if origin.violations:
+        report.facts["breaches"] = origin.violations[:5]
+    return report
+
+
+def _counted(lost: Counter[str]) -> str:
+    if not lost:
+        return "0"
+    return (
+        f"{sum(lost.values())} ("
+        + ", ".join(f"{count} x {words}" for words, count in lost.most_common(4))
+        + ")"
+    )
