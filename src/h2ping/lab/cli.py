@@ -15,13 +15,14 @@ from h2ping.lab.demo import run as run_demo
 from h2ping.lab.origin import LabOrigin
 from h2ping.lab.proxy import ProxyDied
 from h2ping.lab.relay import MODES, Relay
-from h2ping.lab.report import Report
 from h2ping.lab.script import Script
 from h2ping.lab.trace import FAST, JUDGE, Scale
 from h2ping.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+
+    from h2ping.lab.report import Report
 
 Result = TypeVar("Result")
 
@@ -34,9 +35,9 @@ def demo(argv: Sequence[str]) -> int:
     """`h2ping demo`."""
     parser = argparse.ArgumentParser(
         prog="h2ping demo",
-        description="The same slow calls straight and through h2ping, over a simulated path that cuts what is "
-        "silent for 3 s. No network, no account, about ten seconds. Exit code 0: every straight call died and "
-        "every call through h2ping lived.",
+        description="The same slow calls straight and through h2ping, over a simulated path that cuts what "
+        "is silent for 3 s. No network, no account, about ten seconds. Exit code 0: every straight call died "
+        "and every call through h2ping lived.",
     )
     parser.add_argument("--calls", type=_count, default=8, help="calls on each side (default 8)")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of the picture")
@@ -54,8 +55,9 @@ def lab(argv: Sequence[str]) -> int:
     """`h2ping lab`, `h2ping lab trace`, `h2ping lab proof`, `h2ping lab memory`."""
     parser = argparse.ArgumentParser(
         prog="h2ping lab",
-        description="The path, simulated: an HTTP/2 origin with an OpenAI-like endpoint behind a relay with the "
-        "timers of the real path. Without a command it runs in the foreground. Times are seconds of the path.",
+        description="The path, simulated: an HTTP/2 origin with an OpenAI-like endpoint behind a relay with "
+        "the timers of the real path. Without a command it runs in the foreground. Times are seconds of the "
+        "path.",
     )
     _add_foreground(parser)
     commands = parser.add_subparsers(dest="command", metavar="trace|proof|memory")
@@ -197,9 +199,8 @@ async def _foreground(options: argparse.Namespace) -> int:
             origin.port, port=options.port, idle_cut=options.idle_cut, mode=options.mode, scale=scale
         )
         async with relay:
-            print(
-                f"upstream  {relay.url}   cut after {scale.of(options.idle_cut):g} s of silence ({options.mode})"
-            )
+            cut = scale.of(options.idle_cut)
+            print(f"upstream  {relay.url}   cut after {cut:g} s of silence ({options.mode})")
             print(f"CA file   {origin.ca_file}   (gone when the lab stops)")
             print(f"paste     h2ping --upstream {relay.url} --ca-file {origin.ca_file}")
             print("then      curl -H 'x-lab-delay: 5' http://127.0.0.1:1250/v1/models", flush=True)

@@ -1,8 +1,8 @@
 """`h2ping lab memory`: many large calls in flight under a hard memory limit that holds a fraction of them.
 
-Twice. With copies given up under pressure all calls wait at the origin at the same time; the origin holds its
-answers until they do. With `--memory-pressure keep` every body is kept until its answer begins, so the calls go
-in waves. Both times the proxy's resident memory is read while they wait.
+Twice. With copies given up under pressure all calls wait at the origin at the same time; the origin holds
+its answers until they do. With `--memory-pressure keep` every body is kept until its answer begins, so the
+calls go in waves. Both times the proxy's resident memory is read while they wait.
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ async def _in_waves(plan: Plan, report: Report, tell: Callable[[str], None]) -> 
             outcomes = await _send(plan, client)
             lasted = time.monotonic() - started
             await memory.stop()
-    tell(
-        f"  with copies kept: {len(outcomes)} calls in {lasted:.1f} s, at most {origin.peak_waiting} at a time"
-    )
+    peak_calls = origin.peak_waiting
+    tell(f"  with copies kept: {len(outcomes)} calls in {lasted:.1f} s, at most {peak_calls} at a time")
     limit = plan.limit_bytes + plan.allowance_bytes
     _claim_answers(report, "answered, copies kept", plan, outcomes, origin)
     peak = mebibytes(memory.peak)
@@ -133,7 +132,6 @@ def _claim_answers(report: Report, what: str, plan: Plan, outcomes: list[Outcome
 def _proxy(plan: Plan, origin: LabOrigin, pressure: str) -> Proxy:
     return Proxy(
         origin.url, origin.ca_file, "--max-memory", str(plan.limit_bytes), "--memory-pressure", pressure,
-        "--log-level", "warning",
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """`h2ping demo`: the same slow calls straight and through h2ping, over a path that cuts what is silent.
 
-Nothing leaves this machine. The origin answers after 5 to 9 seconds; the relay in front of it resets a connection
-after 3 seconds without a byte, as the accelerator on the real path does after 340. The straight calls go over
-HTTP/1.1 with TLS, one connection each: what an HTTP/1.1 client does today.
+Nothing leaves this machine. The origin answers after 5 to 9 seconds; the relay in front of it resets a
+connection after 3 seconds without a byte, as the accelerator on the real path does after 340. The straight
+calls go over HTTP/1.1 with TLS, one connection each: what an HTTP/1.1 client does today.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def run(plan: Plan, board: Board) -> State:
     script = Script(alpn=("h2", "http/1.1"))
     async with LabOrigin(script) as origin, Relay(origin.port, idle_cut=plan.cut) as relay:
         flags = ["--ping-interval", f"{plan.ping_interval:g}s", "--ping-timeout", "2s"]
-        flags += ["--idle-limit", f"{plan.cut:g}s", "--log-level", "warning"]
+        flags += ["--idle-limit", f"{plan.cut:g}s"]
         async with Proxy(relay.url, origin.ca_file, *flags) as proxy:
             tls = origin.certificate.client_context(("http/1.1",))
             async with LoadClient(relay.port, tls=tls) as straight, LoadClient(proxy.port) as through:
@@ -169,10 +169,11 @@ def verdict(state: State) -> list[str]:
         words, count = Counter(outcome.words for outcome in deaths).most_common(1)[0]
         longest = max(outcome.elapsed for outcome in deaths)
         why = f": {words} ({count}), after {longest:.1f} s at the latest"
+    pings = f"{state.pings} PINGs kept the path open"
     return [
         "",
         f"Straight:       {state.lived(STRAIGHT)} of {plan.calls} calls lived{why}.",
-        f"Through h2ping: {state.lived(THROUGH)} of {plan.calls} calls lived; {state.pings} PINGs kept the path open.",
+        f"Through h2ping: {state.lived(THROUGH)} of {plan.calls} calls lived; {pings}.",
         "The demo held: the silence kills a call, PING carries it."
         if state.held
         else "THE DEMO DID NOT HOLD.",

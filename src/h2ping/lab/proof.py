@@ -1,7 +1,7 @@
 """`h2ping lab proof`: one call that is silent for longer than the accelerator allows, in real seconds.
 
-Two h2ping processes send the same call at the same time, each through a relay of its own that cuts after 340 s
-without a byte. One sends PINGs; the other is the control, which shows that the relay does cut.
+Two h2ping processes send the same call at the same time, each through a relay of its own that cuts after
+340 s without a byte. One sends PINGs; the other is the control, which shows that the relay does cut.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class Side:
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
     """Run both sides and compare."""
-    tell(
-        f"  one call of {plan.silence:g} s, twice, through relays that cut after {plan.cut:g} s of silence ..."
-    )
+    tell(f"  one call of {plan.silence:g} s, twice; each relay cuts after {plan.cut:g} s of silence ...")
     interval = min(plan.ping_interval, plan.cut / 5)
     with_pings, control = await asyncio.gather(_side(plan, f"{interval * 1000:.0f}ms"), _side(plan, "0"))
     report = Report("proof")
@@ -62,9 +60,11 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
 
 
 async def _side(plan: Plan, interval: str) -> Side:
-    flags = ["--ping-interval", interval, "--log-level", "warning"]
     async with LabOrigin() as origin, Relay(origin.port, idle_cut=plan.cut, mode=plan.mode) as relay:
-        async with Proxy(relay.url, origin.ca_file, *flags) as proxy, LoadClient(proxy.port) as client:
+        async with (
+            Proxy(relay.url, origin.ca_file, "--ping-interval", interval) as proxy,
+            LoadClient(proxy.port) as client,
+        ):
             fields = [("x-lab-delay", f"{plan.silence:g}")]
             outcome = await client.call("proof", body=b"{}", fields=fields, patience=plan.silence + 60)
             return Side(outcome, origin.pings, relay.cuts, relay.longest_gap)

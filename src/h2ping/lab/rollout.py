@@ -1,9 +1,9 @@
 """`h2ping lab trace`: a run's worth of judge calls over a path that does its worst, in scaled time.
 
-One half of the calls arrives at once, as a rollout step sends them, more than the connections have streams for;
-the rest arrives evenly, so that connections grow old under load. On the way the origin retires connections at the
-balancer's age, refuses every n-th request by GOAWAY and every m-th by REFUSED_STREAM, and the relay cuts what is
-silent for 340 s. Not one call may be lost, not one executed twice.
+A burst of calls arrives at once, as a rollout step sends them, more than the connections have streams for;
+the rest arrives evenly, so that connections grow old under load. On the way the origin retires connections at
+the balancer's age, refuses every n-th request by GOAWAY and every m-th by REFUSED_STREAM, and the relay cuts
+what is silent for 340 s. Not one call may be lost, not one executed twice.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
     flags = [
         "--ping-interval", scale.flag(PING_INTERVAL) if plan.pings else "0",
         "--ping-timeout", scale.flag(PING_TIMEOUT), "--idle-limit", scale.flag(ACCELERATOR_IDLE),
-        "--max-conn-age", "0", "--max-conns", str(plan.max_conns), "--log-level", "warning",
+        "--max-conn-age", "0", "--max-conns", str(plan.max_conns),
     ]  # fmt: skip
     async with LabOrigin(script, scale=scale) as origin:
         async with Relay(origin.port, idle_cut=ACCELERATOR_IDLE, scale=scale) as relay:

@@ -46,6 +46,7 @@ class Turns(asyncio.Protocol):
         self._path = b""
         self._fields: Fields = []
         self._chunked = False
+        self._held = b""
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,6 +59,11 @@ class Turns(asyncio.Protocol):
             self._origin.finished(self._call, "lost")
 
     def data_received(self, data: bytes) -> None:
+        if self._call is not None and self._call.complete:
+            self._held += (
+                data  # a request that comes early waits its turn; the socket is read on to see its end
+            )
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -89,7 +95,6 @@ class Turns(asyncio.Protocol):
     def on_message_complete(self) -> None:
         assert self._call is not None
         self._call.complete = True
-        self._transport.pause_reading()  # the next request waits its turn
         self._origin.execute(self._call)
 
     # --- Reply ---
@@ -113,8 +118,9 @@ class Turns(asyncio.Protocol):
         call, self._call = self._call, None
         if call is not None:
             self._origin.finished(call, "answered")
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        held, self._held = self._held, b""
+        if held and not self._transport.is_closing():
+            self.data_received(held)
 
     def reset(self, code: int) -> None:
         self._transport.abort()
