@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("h2ping.show:config_command", "print each effective value and where it came from"),
+    "demo": ("h2ping.lab.cli:demo", "the same slow calls straight and through h2ping, on a simulated path"),
+    "lab": ("h2ping.lab.cli:lab", "the path, simulated; with trace, proof or memory: a run that must hold"),
 }
 """Sub-commands of `h2ping`: name -> (module:function, what it does). The function takes the words after the
 name and returns the exit code."""
