@@ -12,7 +12,7 @@ from h2ping._fast import IMPLEMENTATION
 
 # No deadline: on a machine shared with other work a slow example says nothing about the code.
 settings.register_profile("h2ping", deadline=None, print_blob=True)
-settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=20_000)
+settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "h2ping"))
 
 

@@ -20,8 +20,8 @@ encoded by one dict look-up of the tuple the caller brought.
    table is still in step with the peer, and only that stream fails.
 
 The codec does not know which fields are secret or volatile (it is told), which names are legal, and what HTTP means.
-The `hpack` package is the source of the static table and of the Huffman code, and the oracle in the tests. There is no
-plain twin: the plain engine is h2, which brings that package along.
+The `hpack` package is the source of the static table and the oracle in the tests. There is no plain twin: the plain
+engine is h2, which brings that package along.
 """
 
 cimport cython
@@ -29,11 +29,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringA
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from h2ping._fast cimport huffman
+
 from hpack.table import HeaderTable
 
 cdef enum:
@@ -41,10 +42,6 @@ cdef enum:
     ENTRY_OVERHEAD = 32      # section 4.1
     DEFAULT_TABLE = 4096     # RFC 9113 section 6.5.2; also the most our encoder uses
     CLASSES_KEPT = 512       # answers of classify kept; names come from clients, so there must be an end
-    SYMBOLS = 257            # Huffman: 256 octets and EOS
-    EOS = 256
-    LONGEST_CODE = 30
-    PEEK = 10                # Huffman codes of up to so many bits are decoded by one look-up
 
 
 class HpackError(Exception):
@@ -55,116 +52,21 @@ class FieldSectionTooLarge(Exception):
     """The block is above our limits; it was read to its end, and the connection can go on."""
 
 
-# --- tables, made once at import -------------------------------------------------------------------------------
+# --- the static table, RFC 7541 appendix A; indexes in it are negative in the look-up dicts ----------------------
 
 cdef list STATIC = [None, *((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE)]
 cdef dict STATIC_FIELDS = {}
 cdef dict STATIC_NAMES = {}
 
-cdef uint32_t[SYMBOLS] code_bits
-cdef uint8_t[SYMBOLS] code_length
-
-# Decoding uses that the code is canonical: left-aligned, codes grow with their length, and within one length with the
-# symbol. So a window of the next 64 bits, ones below the last bit of input, is compared with the end of each length.
-cdef uint16_t[1 << PEEK] peeked             # length << 9 | symbol; 0: the code is longer than PEEK bits
-cdef uint16_t[SYMBOLS] symbols_by_code      # symbols in the order of their codes
-cdef uint64_t[LONGEST_CODE + 1] code_start  # the first code of this length, left-aligned in 64 bits
-cdef uint64_t[LONGEST_CODE + 1] code_end    # one past its last, likewise; not set for the longest
-cdef uint16_t[LONGEST_CODE + 1] code_rank   # where its symbols start in symbols_by_code
-
-
-cdef int make_tables() except -1:
-    cdef int symbol, length, rank
-    cdef uint32_t entry
-    for symbol in reversed(range(1, STATIC_COUNT + 1)):
-        STATIC_FIELDS[STATIC[symbol]] = STATIC_NAMES[STATIC[symbol][0]] = -symbol
-    for symbol in range(SYMBOLS):
-        code_bits[symbol] = REQUEST_CODES[symbol]
-        code_length[symbol] = REQUEST_CODES_LENGTH[symbol]
-    order = sorted(range(SYMBOLS), key=lambda symbol: (REQUEST_CODES_LENGTH[symbol], REQUEST_CODES[symbol]))
-    for rank, symbol in enumerate(order):
-        length = code_length[symbol]
-        symbols_by_code[rank] = symbol
-        if rank == 0 or length != code_length[symbols_by_code[rank - 1]]:
-            code_start[length] = <uint64_t>code_bits[symbol] << (64 - length)
-            code_rank[length] = rank
-        if length < LONGEST_CODE:
-            code_end[length] = <uint64_t>(code_bits[symbol] + 1) << (64 - length)
-        if length <= PEEK:
-            for entry in range(code_bits[symbol] << (PEEK - length), (code_bits[symbol] + 1) << (PEEK - length)):
-                peeked[entry] = length << 9 | symbol
+cdef int index_static_table() except -1:
+    cdef int index
+    for index in range(STATIC_COUNT, 0, -1):  # so that of several fields of one name the first stays
+        STATIC_FIELDS[STATIC[index]] = -index
+        STATIC_NAMES[STATIC[index][0]] = -index
     return 0
 
 
-make_tables()
-assert len(STATIC) == STATIC_COUNT + 1
-
-
-# --- Huffman code, RFC 7541 section 5.2 ------------------------------------------------------------------------
-
-cdef inline size_t huffman_size(const uint8_t* octets, size_t length) noexcept:
-    cdef size_t bits = 0, at
-    for at in range(length):
-        bits += code_length[octets[at]]
-    return (bits + 7) >> 3
-
-
-cdef inline void huffman_encode(const uint8_t* octets, size_t length, uint8_t* out) noexcept:
-    """Write the huffman_size() octets of the code."""
-    cdef uint64_t bits = 0
-    cdef int held = 0
-    cdef size_t at
-    for at in range(length):
-        bits = bits << code_length[octets[at]] | code_bits[octets[at]]
-        held += code_length[octets[at]]
-        if held >= 32:
-            held -= 32
-            out[0] = <uint8_t>(bits >> (held + 24))
-            out[1] = <uint8_t>(bits >> (held + 16))
-            out[2] = <uint8_t>(bits >> (held + 8))
-            out[3] = <uint8_t>(bits >> held)
-            out += 4
-    while held >= 8:
-        held -= 8
-        out[0] = <uint8_t>(bits >> held)
-        out += 1
-    if held:
-        out[0] = <uint8_t>(bits << (8 - held) | (0xFF >> held))
-
-
-cdef Py_ssize_t huffman_decode(const uint8_t* octets, size_t length, uint8_t* out) noexcept:
-    """Write at most length * 8 / 5 octets and say how many; -1 when this is not the code of anything."""
-    cdef const uint8_t* end = octets + length
-    cdef uint8_t* start = out
-    cdef uint64_t window = 0   # the next bits, left-aligned, zeros after them
-    cdef uint64_t padded
-    cdef int held = 0, size
-    cdef uint32_t entry
-    while True:
-        while held <= 56 and octets < end:
-            window |= <uint64_t>octets[0] << (56 - held)
-            held += 8
-            octets += 1
-        if held == 0:
-            return out - start
-        padded = window if held == 64 else window | ~<uint64_t>0 >> held
-        entry = peeked[padded >> (64 - PEEK)]
-        if entry:
-            size = entry >> 9
-        else:
-            size = PEEK + 1
-            while size < LONGEST_CODE and padded >= code_end[size]:
-                size += 1
-            entry = symbols_by_code[code_rank[size] + ((padded - code_start[size]) >> (64 - size))]
-        if size > held:
-            # What is left must be padding: less than an octet of ones (section 5.2).
-            return out - start if held < 8 and padded == ~<uint64_t>0 else -1
-        if entry & 0x1FF == EOS:
-            return -1
-        out[0] = <uint8_t>entry
-        out += 1
-        window <<= size
-        held -= size
+index_static_table()
 
 
 # --- the dynamic table, RFC 7541 section 2.3.2 and 4 -----------------------------------------------------------
@@ -392,11 +294,11 @@ cdef class Encoder:
         """A string, in the Huffman code where that is shorter (section 5.2)."""
         cdef size_t length = <size_t>PyBytes_GET_SIZE(string)
         cdef const uint8_t* octets = <const uint8_t*>PyBytes_AS_STRING(string)
-        cdef size_t coded = huffman_size(octets, length)
+        cdef size_t coded = huffman.encoded_size(octets, length)
         if coded < length:
             self.write_integer(0x80, 7, coded)
             self.ensure(coded)
-            huffman_encode(octets, length, self.out + self.out_len)
+            huffman.encode(octets, length, self.out + self.out_len)
             self.out_len += coded
         else:
             self.write_integer(0, 7, length)
@@ -558,7 +460,7 @@ cdef class Decoder:
                 raise MemoryError
             self.scratch = scratch
             self.scratch_room = 4 * length
-        decoded = huffman_decode(octets, length, self.scratch)
+        decoded = huffman.decode(octets, length, self.scratch)
         if decoded < 0:
             raise HpackError("not a string in the Huffman code")
         return PyBytes_FromStringAndSize(<const char*>self.scratch, decoded)
