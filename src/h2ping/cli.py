@@ -65,10 +65,11 @@ def run(argv: Sequence[str], program: str) -> int:
 
 
 def _serve(arguments: Arguments, program: str) -> int:
-    from h2ping import log
     from h2ping.sources import load
 
     instances = load(arguments.values, os.environ, program, arguments.config)
+    from h2ping import log
+
     main_settings = instances[0].settings
     sink = log.configure(main_settings.log_level, main_settings.log_format)
     try:
