@@ -66,6 +66,24 @@ def test_a_byte_after_the_ping_keeps_the_connection() -> None:
     assert log == [(60.0, Action.PING), (63.75, Action.LATE)]
 
 
+def test_an_interval_far_below_the_timeout_is_kept_while_replies_come() -> None:
+    """`-ping-interval 50ms` beside the default timeout of 15 s."""
+    keepalive = started(Cadence(Schedule(1.0, TIMEOUT), 340.0))
+    now, delay, pings = 0.0, keepalive.on_timer(0.0)[1], 0
+    while delay is not None and now + delay <= 10.0:
+        now += delay
+        action, delay = keepalive.on_timer(now)
+        if action is Action.PING:
+            pings += 1
+            keepalive.on_received(now)
+    assert pings == 10
+
+
+def test_a_short_interval_does_not_shorten_the_timeout() -> None:
+    log = run(started(Cadence(Schedule(1.0, TIMEOUT), 340.0)), 100.0)
+    assert log == [(1.0, Action.PING), (5.0, Action.LATE), (16.0, Action.DEAD)]
+
+
 def test_nothing_within_the_timeout_is_dead() -> None:
     assert run(started(), 100.0) == [(60.0, Action.PING), (63.75, Action.LATE), (75.0, Action.DEAD)]
 

@@ -128,8 +128,10 @@ class KeepAlive:
         return Action.PING, self._ask_again(now, self._due + schedule.timeout * LATE_FRACTION)
 
     def _ask_again(self, now: float, at: float) -> float:
-        self._expected = at
-        return at - now
+        # Never later than an interval from now: the reply may come meanwhile, and the next PING is then due
+        # before this deadline, where the interval is shorter than the timeout.
+        self._expected = min(at, now + self._interval)
+        return self._expected - now
 
     @staticmethod
     def _jittered(interval: float) -> float:
