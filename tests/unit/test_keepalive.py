@@ -81,7 +81,7 @@ def test_an_interval_far_below_the_timeout_is_kept_while_replies_come() -> None:
 
 def test_a_short_interval_does_not_shorten_the_timeout() -> None:
     log = run(started(Cadence(Schedule(1.0, TIMEOUT), 340.0)), 100.0)
-    assert log == [(1.0, Action.PING), (5.0, Action.LATE), (16.0, Action.DEAD)]
+    assert log == [(1.0, Action.PING), (4.75, Action.LATE), (16.0, Action.DEAD)]
 
 
 def test_nothing_within_the_timeout_is_dead() -> None:
