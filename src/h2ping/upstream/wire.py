@@ -7,11 +7,19 @@ compiled one; `make_wire` picks one. Both answer the same bytes with the same ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from h2.config import H2Configuration
+from h2.connection import ConnectionInputs, H2Connection
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from h2.stream import H2StreamStateMachine, StreamInputs
 
 from h2ping._fast import IMPLEMENTATION
+from h2ping.headers import is_sensitive, is_volatile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Buffer  # type: ignore[attr-defined]  # noqa: F401
 
     from h2ping.errors import UpstreamError
@@ -164,17 +172,53 @@ class Wire(Protocol):
         from the streams that may send. Call again (on_output) while there is more."""
 
 
+class Machines(NamedTuple):
+    """What the compiled engine takes of h2: a connection, how to make a stream's state machine, the inputs."""
+
+    connection: H2Connection
+    new_stream: Callable[[int], H2StreamStateMachine]
+    protocol_error: type[ProtocolError]
+    send_headers: StreamInputs = StreamInputs.SEND_HEADERS
+    send_end_stream: StreamInputs = StreamInputs.SEND_END_STREAM
+    send_reset: StreamInputs = StreamInputs.SEND_RST_STREAM
+    receive_headers: StreamInputs = StreamInputs.RECV_HEADERS
+    receive_interim: StreamInputs = StreamInputs.RECV_INFORMATIONAL_HEADERS
+    receive_end_stream: StreamInputs = StreamInputs.RECV_END_STREAM
+    receive_reset: StreamInputs = StreamInputs.RECV_RST_STREAM
+    connection_send_headers: ConnectionInputs = ConnectionInputs.SEND_HEADERS
+    connection_send_reset: ConnectionInputs = ConnectionInputs.SEND_RST_STREAM
+    connection_receive_headers: ConnectionInputs = ConnectionInputs.RECV_HEADERS
+    connection_receive_reset: ConnectionInputs = ConnectionInputs.RECV_RST_STREAM
+
+
+def h2_machines(limits: WireLimits) -> Machines:
+    """h2's part of a compiled Wire. Its machines are undocumented: tests/unit/test_h2_internals_contract.py."""
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+    # As initial values: h2 overwrites what `update_settings` says before `initiate_connection`.
+    connection.local_settings = Settings(
+        client=True,
+        initial_values={
+            SettingCodes.ENABLE_PUSH: 0,
+            SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+            SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_field_section_bytes,
+        },
+    )
+    return Machines(connection, H2StreamStateMachine, ProtocolError)
+
+
+def classify_field(name: bytes) -> int:
+    """How HPACK writes a field of that name: 0 into the table, 1 not, 2 never (RFC 7541 section 6.2)."""
+    return 2 if is_sensitive(name) else 1 if is_volatile(name) else 0
+
+
 def make_wire(owner: WireOwner, limits: WireLimits | None = None) -> Wire:
     """A Wire of the engine this process runs."""
     limits = WireLimits() if limits is None else limits
     if IMPLEMENTATION == "compiled":
-        try:
-            from h2ping._fast.mux import Mux  # type: ignore[import-not-found]
-        except ImportError:
-            pass
-        else:
-            wire: Wire = Mux(owner, limits)
-            return wire
+        from h2ping._fast.mux import Mux  # type: ignore[import-not-found]
+
+        wire: Wire = Mux(owner, limits, h2_machines(limits), classify_field)
+        return wire
     from h2ping.upstream.plain import PlainWire
 
     return PlainWire(owner, limits)

@@ -1,0 +1,91 @@
+# cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Receive buffers that are shared by reference: what the socket wrote is what the next socket is given.
+
+Theory of operation
+-------------------
+1. A segment is filled from its start. `cut` makes a slice: a read-only buffer that keeps its segment alive.
+2. Received bytes are never written to again while a slice of the segment lives: its owner goes on behind them
+   (`room`) until less than 32 KiB are left, then takes another segment.
+3. Memory of segments that are gone waits for the next ones in a short list, last in first out, so that the pages
+   that the sockets write to are warm and few.
+
+This module does not know what the bytes are.
+"""
+
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
+from cpython.memoryview cimport PyMemoryView_FromObject
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport free, malloc
+
+cdef enum:
+    SPARE_SEGMENTS = 16
+
+cdef uint8_t* spare[SPARE_SEGMENTS]
+cdef int spare_count = 0
+
+
+cdef Segment new_segment():
+    return Segment.__new__(Segment)
+
+
+@cython.final
+@cython.no_gc
+cdef class Segment:
+    """Memory that a socket writes to."""
+
+    def __cinit__(self):
+        global spare_count
+        if spare_count:
+            spare_count -= 1
+            self.data = spare[spare_count]
+        else:
+            self.data = <uint8_t*>malloc(SEGMENT_BYTES)
+            if self.data == NULL:
+                raise MemoryError
+
+    def __dealloc__(self):
+        global spare_count
+        if self.data == NULL:
+            return
+        if spare_count < SPARE_SEGMENTS:
+            spare[spare_count] = self.data
+            spare_count += 1
+        else:
+            free(self.data)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data + self.fill, SEGMENT_BYTES - self.fill, False, flags)
+
+    cdef object room(self):
+        if self.slices == 0:
+            self.fill = 0
+        return PyMemoryView_FromObject(self)
+
+    cdef Slice cut(self, const uint8_t* start, Py_ssize_t size):
+        cdef Slice piece = Slice.__new__(Slice)
+        piece.segment = self
+        piece.start = start
+        piece.size = size
+        self.slices += 1
+        return piece
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class Slice:
+    """Some received bytes, read-only; whatever takes a buffer takes it."""
+
+    def __len__(self):
+        return self.size
+
+    def __bytes__(self):
+        return bytes(PyMemoryView_FromObject(self))
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, <void*>self.start, self.size, True, flags)
+
+    def __dealloc__(self):
+        if self.segment is not None:
+            self.segment.slices -= 1
