@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from h2ping.errors import UpstreamError
-from h2ping.upstream.wire import WireLimits
+from h2ping.upstream.wire import WireLimits, compiled_wire
 from tests.support.frames import (
     DATA,
     GOAWAY,
@@ -27,7 +27,7 @@ def new_wire(engine: str, owner: Any, limits: WireLimits) -> Any:
     """A Wire of the engine `c` or `py`."""
     if engine == "py":
         return importlib.import_module("h2ping.upstream.plain").PlainWire(owner, limits)
-    return importlib.import_module("h2ping._fast.mux").Mux(owner, limits)
+    return compiled_wire(owner, limits)
 
 
 def new_arena(engine: str, limit: int = 0) -> Any:

@@ -77,6 +77,10 @@ cdef class Mux:
     cdef size_t block_room
     cdef uint32_t block_stream      # whose field block is open; 0: none
     cdef bint block_ends_stream
+    cdef uint8_t block_kind         # HEADERS or PUSH_PROMISE
+    cdef uint32_t block_promises    # PUSH_PROMISE: of which stream
+    cdef uint32_t promised          # highest stream id the peer has promised
+    cdef bint acknowledged          # the peer has our SETTINGS, so it knows that it may not push
     cdef int64_t continuations
     cdef Decoder decoder
     cdef int64_t calls              # frames that moved nothing on
@@ -114,7 +118,8 @@ cdef class Mux:
     cdef int receive_headers(self, const uint8_t* payload) except -1
     cdef int receive_continuation(self, const uint8_t* payload) except -1
     cdef int keep_fragment(self, const uint8_t* fragment, size_t size) except -1
-    cdef int receive_block(self, bint end, const uint8_t* block, size_t size) except -1
+    cdef int receive_promise(self, const uint8_t* block, size_t size) except -1
+    cdef int receive_block(self, const uint8_t* block, size_t size) except -1
     cdef int receive_head(self, MuxStream stream, list fields, bint end) except -1
     cdef int receive_trailers(self, MuxStream stream, list fields, bint end) except -1
     cdef int receive_priority(self) except -1

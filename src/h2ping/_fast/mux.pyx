@@ -88,8 +88,9 @@ cdef enum:
     OUTPUT = 262144
     CONTROL_ROOM = 2048
     MOST_CONTROL_ROOM = 65536       # a buffer that a burst blew up is not kept
-    STREAM_SHARE = 4                # a quarter of a stream's window is given back at once,
-    CONNECTION_SHARE = 16           # and a sixteenth of the connection's, so that unread streams do not stall others
+    STREAM_SHARE = 4                # credit is collected to a quarter of a stream's window,
+    CONNECTION_SHARE = 4            # and of the connection's; when less than that is left of the connection's,
+    SHORT_SHARE = 16                # to a sixteenth of it, so that unread streams do not stall the others
 
 cdef int64_t MAX_WINDOW = 0x7FFFFFFF
 cdef int64_t LAST_STREAM_ID = 0x7FFFFFFF
@@ -468,7 +469,8 @@ cdef class Mux:
     cdef MuxStream find(self):
         """The frame's stream; None when it is over. Idle streams are a fault (RFC 9113 section 5.1)."""
         cdef object stream = self.streams.get(self.frame.stream_id)
-        if stream is None and (self.frame.stream_id % 2 == 0 or self.frame.stream_id >= self.next_id):
+        cdef uint32_t stream_id = self.frame.stream_id
+        if stream is None and (stream_id >= self.next_id if stream_id % 2 else stream_id > self.promised):
             raise connection_fault(CODE_PROTOCOL_ERROR, f"frame of type {self.frame.kind} on an idle stream")
         return <MuxStream>stream
 
@@ -550,11 +552,11 @@ cdef class Mux:
             self.owner.on_stream_closed()
         return 0
 
-    # --- in: field blocks (RFC 9113 sections 6.2 and 6.10) -----------------------------------------------------------
+    # --- in: field blocks (RFC 9113 sections 6.2, 6.6 and 6.10) -----------------------------------------------------------
     cdef int receive_frame(self, const uint8_t* payload) except -1:
         """A whole frame that is not DATA."""
         cdef uint8_t kind = self.frame.kind
-        if kind == HEADERS:
+        if kind == HEADERS or kind == PUSH_PROMISE:
             return self.receive_headers(payload)
         if kind == CONTINUATION:
             return self.receive_continuation(payload)
@@ -571,11 +573,10 @@ cdef class Mux:
             return self.receive_goaway(payload)
         if kind == PRIORITY:
             return self.receive_priority()
-        if kind == PUSH_PROMISE:    # our SETTINGS came before the first request (RFC 9113 section 8.4)
-            raise connection_fault(CODE_PROTOCOL_ERROR, "PUSH_PROMISE although push is off")
         return 0                    # unknown types are ignored (RFC 9113 section 5.5)
 
     cdef int receive_headers(self, const uint8_t* payload) except -1:
+        """HEADERS or PUSH_PROMISE."""
         cdef uint32_t size = self.frame.size, start = 0, padding = 0
         cdef uint8_t flags = self.frame.flags
         if flags & PADDED:
@@ -583,17 +584,21 @@ cdef class Mux:
                 raise connection_fault(CODE_FRAME_SIZE_ERROR, "no room for the pad length")
             padding = octet_at(payload, size, 0)
             start = 1
-        if flags & HAS_PRIORITY:
+        if self.frame.kind == PUSH_PROMISE:
+            self.block_promises = number_at(payload, size, start) & 0x7FFFFFFF
+            start += 4
+        elif flags & HAS_PRIORITY:
             start += 5              # ignored (RFC 9113 section 5.3.2)
         if start > size:
-            raise connection_fault(CODE_FRAME_SIZE_ERROR, "HEADERS is too short")
+            raise connection_fault(CODE_FRAME_SIZE_ERROR, f"frame of type {self.frame.kind} is too short")
         if padding > size - start:
             raise connection_fault(CODE_PROTOCOL_ERROR, "more padding than payload")
         size -= start + padding
-        if flags & END_HEADERS:
-            return self.receive_block(flags & END_STREAM, payload + start, size)
-        self.block_stream = self.frame.stream_id
+        self.block_kind = self.frame.kind
         self.block_ends_stream = flags & END_STREAM
+        if flags & END_HEADERS:
+            return self.receive_block(payload + start, size)
+        self.block_stream = self.frame.stream_id
         self.block_fill = 0
         self.continuations = 0
         return self.keep_fragment(payload + start, size)
@@ -610,7 +615,7 @@ cdef class Mux:
         if not self.frame.flags & END_HEADERS:
             return 0
         self.block_stream = 0
-        self.receive_block(self.block_ends_stream, self.block, self.block_fill)
+        self.receive_block(self.block, self.block_fill)
         if self.block_stream == 0:
             free(self.block)        # rarely needed, so not kept
             self.block = NULL
@@ -631,16 +636,17 @@ cdef class Mux:
         self.block_fill += size
         return 0
 
-    cdef int receive_block(self, bint end, const uint8_t* block, size_t size) except -1:
+    cdef int receive_block(self, const uint8_t* block, size_t size) except -1:
         cdef MuxStream stream
-        cdef list fields
+        cdef bint end = self.block_ends_stream
+        cdef list fields = None
+        if self.block_kind == PUSH_PROMISE:
+            return self.receive_promise(block, size)
         self.calls = 0
         try:    # of any stream, also one that is over: the table is the connection's (RFC 9113 section 4.3)
             fields = self.decoder.decode(block, size)
         except FieldSectionTooLarge:
-            raise connection_fault(
-                CODE_ENHANCE_YOUR_CALM, "a field section over SETTINGS_MAX_HEADER_LIST_SIZE", FLOOD
-            ) from None
+            pass
         except HpackError as error:
             raise connection_fault(CODE_COMPRESSION_ERROR, f"HPACK: {error}") from None
         stream = self.find()
@@ -649,9 +655,30 @@ cdef class Mux:
         if stream.complete:
             error = UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
             return self.fail_stream(stream, CODE_STREAM_CLOSED, error)
+        if fields is None:
+            error = UpstreamError(FLOOD, "a field section over SETTINGS_MAX_HEADER_LIST_SIZE")
+            return self.fail_stream(stream, CODE_ENHANCE_YOUR_CALM, error)
         if stream.responded:
             return self.receive_trailers(stream, fields, end)
         return self.receive_head(stream, fields, end)
+
+    cdef int receive_promise(self, const uint8_t* block, size_t size) except -1:
+        """PUSH_PROMISE: forbidden once the peer has acknowledged SETTINGS_ENABLE_PUSH=0 (RFC 9113 section 6.6)."""
+        self.count_call()
+        if self.acknowledged:
+            raise connection_fault(CODE_PROTOCOL_ERROR, "PUSH_PROMISE although push is off")
+        try:
+            self.decoder.decode(block, size)
+        except FieldSectionTooLarge:
+            pass
+        except HpackError as error:
+            raise connection_fault(CODE_COMPRESSION_ERROR, f"HPACK: {error}") from None
+        self.find()
+        if self.block_promises % 2 or self.block_promises <= self.promised:
+            raise connection_fault(CODE_PROTOCOL_ERROR, "PUSH_PROMISE of a stream that cannot be promised")
+        self.promised = self.block_promises
+        self.queue_frame4(RST_STREAM, self.promised, CODE_REFUSED_STREAM)
+        return self.count_answer(FRAME_HEADER + 4)
 
     cdef int receive_head(self, MuxStream stream, list fields, bint end) except -1:
         cdef Head head = read_head(fields, stream.head_request)
@@ -739,13 +766,15 @@ cdef class Mux:
         return self.fail_stream(stream, NO_CODE, error)
 
     cdef int receive_settings(self, const uint8_t* payload) except -1:
-        cdef uint32_t size = self.frame.size, at, value, setting
+        cdef uint32_t size = self.frame.size, at, setting
         if self.frame.flags & ACK:
+            self.acknowledged = True
             return self.pass_to_h2(payload)
         for at in range(0, size, 6):
             setting = (octet_at(payload, size, at) << 8) | octet_at(payload, size, at + 1)
             if setting == 2 and number_at(payload, size, at + 2) != 0:
-                raise connection_fault(CODE_PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server")     # section 6.5.2
+                # RFC 9113 section 6.5.2
+                raise connection_fault(CODE_PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server")
         self.pass_to_h2(payload)
         # In the frame's order: the encoder must announce the smallest size of several (RFC 7541 section 4.2).
         for at in range(0, size, 6):
@@ -880,7 +909,10 @@ cdef class Mux:
 
     cdef int credit_connection(self, int64_t size) except -1:
         self.owed += size
-        if self.owed >= self.connection_window_bytes // CONNECTION_SHARE and not self.dead:
+        cdef int64_t share = self.connection_window_bytes // CONNECTION_SHARE
+        if self.receive_window < share:
+            share //= SHORT_SHARE
+        if self.owed >= share and self.owed > 0 and not self.dead:
             self.queue_frame4(WINDOW_UPDATE, 0, <uint32_t>self.owed)
             self.receive_window += self.owed
             self.owed = 0

@@ -211,14 +211,19 @@ def classify_field(name: bytes) -> int:
     return 2 if is_sensitive(name) else 1 if is_volatile(name) else 0
 
 
+def compiled_wire(owner: WireOwner, limits: WireLimits) -> Wire:
+    """A Wire of the compiled engine."""
+    from h2ping._fast.mux import Mux  # type: ignore[import-not-found]
+
+    wire: Wire = Mux(owner, limits, h2_machines(limits), classify_field)
+    return wire
+
+
 def make_wire(owner: WireOwner, limits: WireLimits | None = None) -> Wire:
     """A Wire of the engine this process runs."""
     limits = WireLimits() if limits is None else limits
     if IMPLEMENTATION == "compiled":
-        from h2ping._fast.mux import Mux  # type: ignore[import-not-found]
-
-        wire: Wire = Mux(owner, limits, h2_machines(limits), classify_field)
-        return wire
+        return compiled_wire(owner, limits)
     from h2ping.upstream.plain import PlainWire
 
     return PlainWire(owner, limits)
