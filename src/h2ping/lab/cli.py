@@ -202,7 +202,9 @@ async def _foreground(options: argparse.Namespace) -> int:
             cut = scale.of(options.idle_cut)
             print(f"upstream  {relay.url}   cut after {cut:g} s of silence ({options.mode})")
             print(f"CA file   {origin.ca_file}   (gone when the lab stops)")
-            print(f"paste     h2ping --upstream {relay.url} --ca-file {origin.ca_file}")
+            print(
+                f"paste     h2ping --upstream {relay.url} --ca-file {origin.ca_file}{_timers(options, scale)}"
+            )
             print("then      curl -H 'x-lab-delay: 5' http://127.0.0.1:1250/v1/models", flush=True)
             await stopped.wait()
         print(
@@ -212,6 +214,14 @@ async def _foreground(options: argparse.Namespace) -> int:
         for breach in origin.violations[:10]:
             print(f"client broke HTTP/2: {breach}")
     return 0
+
+
+def _timers(options: argparse.Namespace, scale: Scale) -> str:
+    """Flags for a path that cuts earlier than the real one."""
+    cut = scale.of(options.idle_cut)
+    if not 0 < cut < 340:
+        return ""
+    return f" --idle-limit {cut * 1000:.0f}ms --ping-interval {cut * 1000 * 60 / 340:.0f}ms"
 
 
 def _delay(text: str) -> float | Callable[[], float]:
