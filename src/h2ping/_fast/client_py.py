@@ -1,0 +1,400 @@
+"""The bytes of one client connection, both ways: the plain twin of the compiled module `client`.
+
+Theory of operation
+-------------------
+1. What came and is not used yet is `held`, and `mode` says what the next byte is: head, body, or
+   something that has to wait. `consume` moves on as far as the mode lets it; policy is told by the `on_*`
+   methods, which a subclass (`h2ping.downstream`) overrides.
+2. Heads are read into one buffer shared by all connections. A body of known length is read by the kernel
+   straight into its final place (`get_buffer` hands out `body.writable()`).
+3. Chunks are decoded here and not by httptools, which cannot say where a message ends: bytes of the next
+   request would be lost. A chunk-size line is hexadecimal digits, then perhaps extensions, then CRLF (RFC
+   9112 section 7.1); nothing else is, whatever int() may think of it.
+4. Where there is no room for a body, bytes are held and reading stops; where a response is owed, reading
+   goes on, so that a client that goes away is noticed at once (bytes of a next request are held, up to a
+   limit).
+5. Output is gathered during one turn of the loop and leaves in one write.
+
+It does not know requests, causes other than a bad framing, or when a connection should end.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from h2ping.errors import BAD_REQUEST, BODY_TOO_LARGE, DownstreamError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from h2ping._fast.arena_py import Body
+
+# What the next byte is.
+HEAD = 0
+HOLD = 1  # of a body that has no memory yet
+LENGTH = 2  # of a body of known length
+CHUNKED = 3  # of a chunked body
+WAIT = 4  # of a pipelined request, while a response is owed
+DISCARD = 5  # of a body that nobody wants, `remaining` of them
+SINK = 6  # of anything: the connection is as good as closed; `remaining` is how many are still borne
+CLOSED = 7
+
+# How a response body is framed; the numbers of `headers.Framing`, in its order.
+NONE = 0
+LENGTH_FRAMED = 1
+CHUNK_FRAMED = 2
+UNTIL_CLOSE = 3
+
+READ_BYTES = 64 << 10
+HEAD_READ_BYTES = 16 << 10
+"""Body bytes that come with a head are held outside the arena until memory is granted: they are kept few."""
+PIPELINED_BYTES = 64 << 10
+CHUNK_LINE_BYTES = 4096
+"""A chunk-size line with its extensions; nobody sends any."""
+CHUNK_EXCESS_BYTES = 16 << 10
+"""Framing beyond 16 bytes a chunk plus the bytes it carries: extensions cost us and bring nothing."""
+TRAILER_BYTES = 16 << 10
+JOIN_BYTES = 4096
+"""Up to here copying into one buffer is cheaper than one more element to write."""
+FLUSH_BYTES = 64 << 10
+"""More gathered output than this is written at once, so that the transport can say when it is full."""
+
+_SCRATCH = bytearray(READ_BYTES)
+_SCRATCH_VIEW = memoryview(_SCRATCH)
+_HEAD_VIEW = _SCRATCH_VIEW[:HEAD_READ_BYTES]
+
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([\t\x20-\x7e\x80-\xff]*)")
+_CHUNK_START = re.compile(rb"[0-9A-Fa-f]")
+
+
+class ClientBytes:
+    """Input and output of one client connection; a BufferedProtocol, made for subclassing."""
+
+    __slots__ = (
+        "_excess", "_out", "_out_bytes", "_paused", "_scanned", "_trailer_bytes", "_trailers", "body",
+        "framing", "held", "left", "max_body", "mode", "remaining", "stalled", "transport", "write_paused",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.mode = HEAD
+        self.held: bytearray | None = None
+        self.body: Body | None = None
+        self.remaining = 0
+        """LENGTH, DISCARD: bytes to come; SINK: bytes that are still borne."""
+        self.left = 0
+        """CHUNKED: bytes of this chunk to come; -1: its CRLF; -2: a chunk-size line; -3: trailers."""
+        self.max_body = 0
+        self.stalled = False
+        self.framing = NONE
+        self.write_paused = False
+        self._scanned = 0
+        self._paused = False
+        self._excess = 0
+        self._trailers: list[tuple[bytes, bytes]] = []
+        self._trailer_bytes = 0
+        self._out: list[object] = []
+        self._out_bytes = 0
+
+    # --- what the subclass decides --------------------------------------------------------------------------
+
+    def on_head(self, raw: bytes) -> None:
+        """A whole head, from its request line to its empty line."""
+        raise NotImplementedError
+
+    def on_partial_head(self, held: bytearray, start: int) -> bool:
+        """A head has begun; bytes from `start` on are new. False: it is refused."""
+        raise NotImplementedError
+
+    def on_body(self) -> None:
+        """Body bytes were committed."""
+        raise NotImplementedError
+
+    def on_body_end(self, trailers: list[tuple[bytes, bytes]] | None) -> None:
+        """The body is complete."""
+        raise NotImplementedError
+
+    def on_body_stalled(self) -> None:
+        """There is no room for the next body byte."""
+        raise NotImplementedError
+
+    def on_discarded(self) -> None:
+        """The rest of an unwanted body is read."""
+        raise NotImplementedError
+
+    def on_bad_input(self, error: DownstreamError) -> None:
+        """What came cannot be read as HTTP/1.1."""
+        raise NotImplementedError
+
+    def on_sink_full(self) -> None:
+        """More came after the end than is borne."""
+        raise NotImplementedError
+
+    def schedule_flush(self) -> None:
+        """Call `flush` at the end of this turn of the loop."""
+        raise NotImplementedError
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the kernel writes next (asyncio.BufferedProtocol)."""
+        if self.mode == LENGTH and self.held is None:
+            assert self.body is not None
+            view = self.body.writable()
+            if view is not None:
+                return view[: self.remaining]
+        return _HEAD_VIEW if self.mode == HEAD else _SCRATCH_VIEW
+
+    def buffer_updated(self, size: int) -> None:
+        """`size` bytes were written to what `get_buffer` gave."""
+        if self.mode == LENGTH and self.held is None:
+            body = self.body
+            assert body is not None
+            if body.writable() is not None:
+                body.commit(size)
+                self.remaining -= size
+                self._body_moved()
+                self.regulate()
+                return
+        if self.held is None:
+            self.held = bytearray()
+        self.held += _SCRATCH_VIEW[:size]
+        self.consume()
+
+    def consume(self) -> None:
+        """Use what is held, as far as the mode lets us."""
+        while self.held and self._take():
+            pass
+        if not self.held:
+            self.held = None
+        self.regulate()
+
+    def _take(self) -> bool:
+        """Use some of `held`; False when that has to wait."""
+        held = self.held
+        assert held is not None
+        if self.mode == HEAD:
+            return self._take_head(held)
+        if self.mode == LENGTH:
+            return self._take_length(held)
+        if self.mode == CHUNKED:
+            return self._take_chunk(held)
+        if self.mode == WAIT:
+            _drop_empty_lines(held)
+            return False
+        if self.mode == DISCARD:
+            size = min(len(held), self.remaining)
+            del held[:size]
+            self.remaining -= size
+            if not self.remaining:
+                self.on_discarded()
+            return True
+        if self.mode == SINK:
+            self.remaining -= len(held)
+            held.clear()
+            if self.remaining < 0:
+                self.on_sink_full()
+            return False
+        if self.mode == CLOSED:
+            held.clear()
+        return False
+
+    def _take_head(self, held: bytearray) -> bool:
+        if not self._scanned:
+            # RFC 9112 section 2.2: empty lines before a request line are ignored.
+            _drop_empty_lines(held)
+            if not held or held == b"\r":
+                return False
+        end = held.find(b"\r\n\r\n", max(self._scanned - 3, 0))
+        if end < 0:
+            start = self._scanned
+            self._scanned = len(held)
+            self.on_partial_head(held, max(start - 1, 0))
+            return False
+        raw = bytes(held[: end + 4])
+        del held[: end + 4]
+        self._scanned = 0
+        self.on_head(raw)
+        return True
+
+    def _take_length(self, held: bytearray) -> bool:
+        body = self.body
+        assert body is not None
+        with memoryview(held) as view:
+            taken = body.append(view[: self.remaining])
+        del held[:taken]
+        self.remaining -= taken
+        return self._body_moved()
+
+    def _body_moved(self) -> bool:
+        """Tell that bytes were committed, and find out whether there is room for more."""
+        body = self.body
+        assert body is not None
+        if not self.remaining:
+            self._body_complete(None)
+            return True
+        self.on_body()
+        if self.mode == LENGTH and body is self.body and body.writable() is None:
+            self._stall()
+        return not self.stalled
+
+    def _stall(self) -> None:
+        self.stalled = True
+        self.on_body_stalled()
+
+    def _body_complete(self, trailers: list[tuple[bytes, bytes]] | None) -> None:
+        body, self.body = self.body, None
+        assert body is not None
+        self.mode = WAIT
+        body.finish()
+        self.on_body_end(trailers)
+
+    def start_chunks(self) -> None:
+        """The body that comes is chunked."""
+        self.left = -2
+        self._excess = 0
+        self._trailers = []
+        self._trailer_bytes = 0
+
+    def _take_chunk(self, held: bytearray) -> bool:
+        body = self.body
+        assert body is not None
+        if self.left > 0:
+            with memoryview(held) as view:
+                size = min(len(view), self.left)
+                taken = body.append(view[:size])
+            del held[:taken]
+            self.left -= taken
+            if not self.left:
+                self.left = -1
+            if taken:
+                self.on_body()
+            if taken < size and self.mode == CHUNKED:
+                self._stall()
+                return not self.stalled
+            return True
+        if self.left == -1:
+            if held.startswith(b"\r\n"):
+                del held[:2]
+                self.left = -2
+                return True
+            return False if held == b"\r" else self._bad_chunk("a chunk is longer than its size")
+        end = held.find(b"\r\n")
+        line = bytes(held if end < 0 else held[:end])
+        if end < 0:
+            if b"\n" in line or b"\r" in line[:-1]:
+                return self._bad_chunk("CR or LF alone in the chunk framing")
+            if len(line) > CHUNK_LINE_BYTES:
+                return self._bad_chunk("chunk framing too long")
+            if self.left == -2 and not _CHUNK_START.match(line):
+                return self._bad_chunk("malformed chunk size")
+            return False
+        del held[: end + 2]
+        return self._chunk_size(line) if self.left == -2 else self._trailer(line)
+
+    def _chunk_size(self, line: bytes) -> bool:
+        found = _CHUNK_SIZE.fullmatch(line)
+        if found is None:
+            return self._bad_chunk("malformed chunk size")
+        size = int(found.group(1), 16)
+        self._excess = max(self._excess + len(line) - 14 - 2 * size, 0)
+        if len(line) > CHUNK_LINE_BYTES or self._excess > CHUNK_EXCESS_BYTES:
+            return self._bad_chunk("too much chunk framing")
+        assert self.body is not None
+        if self.max_body and self.body.received + size > self.max_body:
+            self.on_bad_input(DownstreamError(BODY_TOO_LARGE, f"more than {self.max_body} bytes"))
+            return False
+        self.left = size or -3
+        return True
+
+    def _trailer(self, line: bytes) -> bool:
+        """RFC 9112 section 7.1.2: field lines after the last chunk, then an empty line."""
+        if not line:
+            trailers, self._trailers = self._trailers, []
+            self._body_complete(trailers or None)
+            return True
+        self._trailer_bytes += len(line) + 2
+        if self._trailer_bytes > TRAILER_BYTES:
+            return self._bad_chunk("trailers too long")
+        found = _TRAILER_LINE.fullmatch(line)
+        if found is None:
+            return self._bad_chunk("malformed trailer field")
+        self._trailers.append((found.group(1), found.group(2)))
+        return True
+
+    def _bad_chunk(self, detail: str) -> bool:
+        self.on_bad_input(DownstreamError(BAD_REQUEST, detail))
+        return False
+
+    def regulate(self) -> None:
+        """Read from the socket or not, by what there is to do with the bytes (rule 4)."""
+        held = len(self.held) if self.held is not None else 0
+        if self.mode == HOLD:
+            # A body that is here already needs no reading, and a client that leaves is noticed.
+            paused = not 0 < self.remaining <= held <= PIPELINED_BYTES
+        elif self.mode in (LENGTH, CHUNKED):
+            paused = self.stalled
+        elif self.mode == WAIT:
+            paused = held > PIPELINED_BYTES
+        else:
+            paused = False
+        if paused is not self._paused and self.transport is not None:
+            self._paused = paused
+            if paused:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    # --- out ------------------------------------------------------------------------------------------------
+
+    def send(self, data: object, size: int) -> None:
+        """Write `data`, at the end of this turn of the loop at the latest."""
+        if self.mode == CLOSED:
+            return
+        if not self._out:
+            self.schedule_flush()
+        self._out.append(data)
+        self._out_bytes += size
+        if self._out_bytes > FLUSH_BYTES:
+            self.flush()
+
+    def send_data(self, data: memoryview | bytes) -> None:
+        """Body bytes of the response, framed."""
+        size = len(data)
+        if not size or self.framing == NONE:
+            return
+        if self.framing != CHUNK_FRAMED:
+            self.send(data, size)
+        elif size <= JOIN_BYTES:
+            chunk = b"%x\r\n%b\r\n" % (size, data)  # type: ignore[str-format]
+            self.send(chunk, len(chunk))
+        else:
+            self.send(b"%x\r\n" % size, 8)
+            self.send(data, size)
+            self.send(b"\r\n", 2)
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        out, self._out = self._out, []
+        size, self._out_bytes = self._out_bytes, 0
+        if not out or self.transport is None:
+            return
+        if len(out) == 1:
+            self.transport.write(out[0])  # type: ignore[arg-type]
+        elif size <= JOIN_BYTES:
+            self.transport.write(b"".join(out))  # type: ignore[arg-type]
+        else:
+            self.transport.writelines(out)  # type: ignore[arg-type]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Output that the kernel has not taken."""
+        transport = self.transport
+        return self._out_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
+
+
+def _drop_empty_lines(held: bytearray) -> None:
+    while held.startswith(b"\r\n"):
+        del held[:2]
