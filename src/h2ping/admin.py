@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from h2ping import log, metrics
 from h2ping.errors import ConfigError
@@ -117,10 +117,9 @@ class Visit(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
         if len(self._admin.visits) >= MOST_CONNECTIONS:
-            transport.abort()
+            self._transport.abort()
             return
         self._admin.visits.add(self)
         self._deadline = asyncio.get_running_loop().call_later(TIME_LIMIT, self.cut)

@@ -358,11 +358,11 @@ class Exchange:
         self.status = status_of(error.cause, self._instance.settings.permanent_status)
         client = self._client
         close = client.will_close
-        client.answer(
-            error_response(error, self.request, self._instance.settings.program, status=self.status, close=close),
-            close,
-        )
+        program = self._instance.settings.program
+        response = error_response(error, self.request, program, status=self.status, close=close)
+        # The line in the log comes first: whoever has the answer finds it there.
         self._finish(error)
+        client.answer(response, close)
 
     def _finish(self, error: UpstreamError | DownstreamError | None) -> None:
         instance = self._instance

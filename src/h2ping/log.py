@@ -209,7 +209,7 @@ class AccessRecord:
     attempts: int = 0
     """How often the request was given to an upstream connection."""
     connection_id: int | str | None = None
-    """The last upstream connection it was on, and its stream there."""
+    """The last upstream connection it was on, and its stream there; 0 is none."""
     stream_id: int | None = None
     cause: str | None = None
     """Token of what went wrong last, also when a later attempt succeeded; see docs/causes.md."""
@@ -235,8 +235,8 @@ class AccessRecord:
             "status": self.status,
             "upstream_status": self.upstream_status,
             "attempts": self.attempts,
-            "connection_id": self.connection_id,
-            "stream_id": self.stream_id,
+            "connection_id": self.connection_id or None,
+            "stream_id": self.stream_id or None,
             "cause": self.cause,
             "detail": safe(self.detail),
             "code": None if self.code is None else error_name(self.code),
@@ -253,8 +253,8 @@ class AccessRecord:
             "status": self.status,
             "upstream_status": self.upstream_status,
             "attempts": self.attempts,
-            "conn": self.connection_id,
-            "stream": self.stream_id,
+            "conn": self.connection_id or None,
+            "stream": self.stream_id or None,
             "cause": self.cause,
             "code": None if self.code is None else error_name(self.code),
             "processed": self.processed,

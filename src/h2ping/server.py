@@ -15,7 +15,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from h2ping import lifecycle, log
+from h2ping import __version__, lifecycle, log
 from h2ping._fast import IMPLEMENTATION, Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
@@ -116,7 +116,7 @@ class Server:
         """Start, wait for a signal, drain. The exit code."""
         main = self._main
         clock = LoopClock(asyncio.get_running_loop())
-        metrics = Metrics()
+        metrics = Metrics(__version__, IMPLEMENTATION)
         memory = Memory(
             Arena(main.max_memory), clock, main.queue_timeout, keep=main.memory_pressure == "keep"
         )

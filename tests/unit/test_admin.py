@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from h2ping import admin as admin_module
 from h2ping.address import Address
@@ -17,6 +18,7 @@ from h2ping.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
 
 STATE: dict[str, Any] = {"memory": {"limit": 5}, "instances": []}
 
@@ -153,3 +155,17 @@ async def test_a_taken_port_says_cannot_bind() -> None:
             await taken.start()
         assert caught.value.exit_code == 1
         await taken.close()
+
+
+def test_it_is_served_on_uvloop_too() -> None:
+    """The proxy runs on uvloop, whose transports are other classes than asyncio's."""
+
+    async def visit() -> int:
+        async with running() as admin:
+            return (await get(admin, "/liveness"))[0]
+
+    loop = uvloop.new_event_loop()
+    try:
+        assert loop.run_until_complete(visit()) == 200
+    finally:
+        loop.close()

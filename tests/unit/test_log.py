@@ -185,6 +185,11 @@ def test_a_message_is_never_empty_after_the_colon(pipe: Pipe) -> None:
     assert "upstream error: POST /v1/chat/completions: unknown (" in pipe.text()
 
 
+def test_a_request_that_reached_no_connection_has_none_in_its_line(pipe: Pipe) -> None:
+    log.request_failed(SETTINGS, record(connection_id=0, stream_id=0, attempts=0))
+    assert "attempts=0 conn=- stream=- " in pipe.text()
+
+
 def test_a_request_that_was_sent_again_has_one_line_also_when_it_was_answered(pipe: Pipe) -> None:
     pipe.sink.setLevel(logging.INFO)
     log.request_retried(SETTINGS, record(attempts=1))
