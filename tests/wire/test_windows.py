@@ -286,11 +286,12 @@ def test_bytes_of_the_body_are_credited_when_the_receiver_says_so(new_rig: Any) 
     rig.serve(rig.peer.response(1), *[rig.peer.data(1, bytes(10_000)) for _ in range(10)])
     assert rig.credit() == {}
     ears.stream.credit(40_000)
-    assert rig.credit().get(1, 0) in (0, 40_000)
+    first = rig.credit()
+    assert max(first.values(), default=0) <= 40_000
     ears.stream.credit(60_000)
-    sums = rig.credit()
-    assert sums.get(1, 0) >= 50_000
-    assert sums.get(0, 0) in (0, 100_000)
+    second = rig.credit()
+    assert 50_000 <= first.get(1, 0) + second.get(1, 0) <= 100_000
+    assert first.get(0, 0) + second.get(0, 0) <= 100_000
 
 
 def test_window_updates_are_not_sent_for_every_byte(rig: Rig) -> None:
