@@ -335,7 +335,7 @@ def test_the_peers_table_size_is_obeyed_and_announced(rig: Rig) -> None:
     fields = [(b"x-a", b"value of a"), (b"x-b", b"value of b")]
     rig.open(fields=fields)
     rig.sent()
-    rig.serve(rig.peer.settings((1, 0)))
+    rig.serve(rig.peer.settings((1, 0)), rig.peer.settings((1, 0)))
     rig.open(fields=fields)
     (head,) = rig.requests()
     assert rig.reader.table_updates == [0]
@@ -345,10 +345,11 @@ def test_the_peers_table_size_is_obeyed_and_announced(rig: Rig) -> None:
         rig.open(fields=fields)
         rig.requests()
         assert rig.reader.table_updates in ([[4096], []][turn], [])
-    rig.serve(rig.peer.settings((1, 100)), rig.peer.settings((1, 4096)))
-    rig.open(fields=fields)
-    rig.requests()
-    assert rig.reader.table_updates == [100, 4096], "the smallest of several must be told"
+    for frames in ([((1, 100),), ((1, 4096),)], [((1, 100), (1, 4096))]):
+        rig.serve(*[rig.peer.settings(*pairs) for pairs in frames])
+        rig.open(fields=fields)
+        rig.requests()
+        assert rig.reader.table_updates == [100, 4096], "the smallest of several must be told"
 
 
 def test_a_huge_table_is_not_used(rig: Rig) -> None:

@@ -79,7 +79,10 @@ class _Encoder(hpack.Encoder):
 
     @header_table_size.setter
     def header_table_size(self, value: int) -> None:
-        hpack.Encoder.header_table_size.__set__(self, min(value, ENCODER_TABLE_BYTES))  # type: ignore[attr-defined]
+        value = min(value, ENCODER_TABLE_BYTES)
+        # hpack 4.2 forgets to announce a change when the same size is set again before the next block.
+        if value != self.header_table.maxsize:
+            hpack.Encoder.header_table_size.__set__(self, value)  # type: ignore[attr-defined]
 
 
 class PlainStream:
@@ -618,7 +621,12 @@ class PlainWire:
             self._pass_on(frame.raw)
             return
         for at in range(0, len(frame.payload), 6):
-            if frame.payload[at : at + 2] == b"\0\x02" and frame.payload[at + 2 : at + 6] != bytes(4):
+            setting = int.from_bytes(frame.payload[at : at + 2], "big")
+            value = int.from_bytes(frame.payload[at + 2 : at + 6], "big")
+            if setting == 1:
+                # hyperframe keeps the last of several; the encoder must tell the smallest (RFC 7541 section 4.2).
+                self._h2.encoder.header_table_size = value
+            if setting == 2 and value != 0:
                 raise ConnectionFault(
                     ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server"
                 )  # section 6.5.2
