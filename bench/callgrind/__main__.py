@@ -1,0 +1,94 @@
+"""`python -m bench.callgrind`: count the instructions of each piece's step, and tell what rose.
+
+A piece runs twice under valgrind, with few rounds and with many; the difference over the extra rounds is the
+cost of one step, free of the interpreter's start. Counts repeat to the instruction on one machine; another
+interpreter or compiler gives others, so counts.json keeps them by interpreter and platform.
+
+  --check   exit 1 when a count has risen by more than 5 %, or a piece has none
+  --update  rewrite the counts of this interpreter and platform; say why in the commit
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.callgrind.pieces import PIECES
+from h2ping._fast import IMPLEMENTATION
+
+HERE = Path(__file__).parent
+COUNTS = HERE / "counts.json"
+FEW, MANY = 100, 1100
+TOLERANCE = 0.05
+PLATFORM = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
+
+
+def instructions(piece: str, rounds: int) -> int:
+    """All instructions of one run of pieces.py. The environment is empty: its size moves the stack."""
+    with tempfile.NamedTemporaryFile(suffix=".callgrind") as out:
+        command = [
+            "valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
+            sys.executable, "-s", str(HERE / "pieces.py"), piece, str(rounds),
+        ]  # fmt: skip
+        environment = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.defpath}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    counted = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or not counted:
+        raise SystemExit(f"{piece}: valgrind failed\n{done.stderr}")
+    return int(counted[1])
+
+
+def count(piece: str) -> int:
+    return round((instructions(piece, MANY) - instructions(piece, FEW)) / (MANY - FEW))
+
+
+def compare(name: str, now: int, before: int | None) -> bool:
+    """Print one line; True when it is bad news."""
+    if before is None:
+        print(f"{name:32} {now:9,}  no count kept: run with --update")
+        return True
+    change = now / before - 1
+    risen = change > TOLERANCE
+    verdict = "RISEN" if risen else "lower: keep it with --update" if change < -TOLERANCE else ""
+    print(f"{name:32} {now:9,} {before:9,} {change:+7.1%}  {verdict}")
+    return risen
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.callgrind", description=__doc__.splitlines()[0])
+    parser.add_argument("pieces", nargs="*", help="names of pieces; all by default")
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 when a count has risen by more than 5 %%"
+    )
+    parser.add_argument("--update", action="store_true", help="rewrite counts.json")
+    options = parser.parse_args()
+    if not shutil.which("valgrind"):
+        raise SystemExit("valgrind is not installed (Debian: apt-get install valgrind)")
+    if IMPLEMENTATION != "compiled":
+        raise SystemExit("the compiled modules are not there, and only they are counted: pip install -e .")
+    names = [piece.__name__ for piece in PIECES if not options.pieces or piece.__name__ in options.pieces]
+    kept = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+    before = kept.get(PLATFORM, {})
+    if options.check and not before:
+        raise SystemExit(f"counts.json has nothing for {PLATFORM}: run with --update there")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        counts = dict(zip(names, pool.map(count, names), strict=True))
+    bad = [name for name in names if compare(name, counts[name], before.get(name))]
+    if options.update:
+        kept[PLATFORM] = dict(sorted({**before, **counts}.items()))
+        COUNTS.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
+        return 0
+    return 1 if options.check and bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""HPACK, a block at a time: the compiled codec and the `hpack` package. `python -m pytest bench/micro`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.hpack_codecs import codec_of
+
+from bench.callgrind.pieces import REQUEST, RESPONSE, classify
+
+pytest.importorskip("pytest_benchmark")
+
+SECTIONS = [pytest.param(REQUEST, id="request"), pytest.param(RESPONSE, id="response")]
+
+
+@pytest.fixture(params=["c", "py"])
+def codec(request: pytest.FixtureRequest) -> Any:
+    if request.param == "c":
+        pytest.importorskip("h2ping._fast.hpack", exc_type=ImportError)
+    return codec_of(request.param)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_hpack_encode_12_fields(benchmark: Any, codec: Any, section: list[tuple[bytes, bytes]]) -> None:
+    """The second block of a connection and those after it: the table is warm."""
+    encoder = codec.Encoder(classify)
+    encoder.encode_block(section)
+    benchmark.group = f"encode a {'request' if section is REQUEST else 'response'}"
+    block = benchmark(encoder.encode_block, section)
+    assert len(block) < 250
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_hpack_decode_12_fields(benchmark: Any, codec: Any, section: list[tuple[bytes, bytes]]) -> None:
+    encoder, decoder = codec.Encoder(classify), codec.Decoder(65536, 1000)
+    decoder.decode_block(encoder.encode_block(section))
+    benchmark.group = f"decode a {'request' if section is REQUEST else 'response'}"
+    # The oracle's encoder indexes volatile fields too, so that one block can be decoded again and again.
+    assert benchmark(decoder.decode_block, encoder.encode_block(section)) == section
+
+
+@pytest.mark.parametrize("limit", [65536])
+def test_hpack_decode_a_bomb_of_16_kb(benchmark: Any, codec: Any, limit: int) -> None:
+    """What one malicious block costs us: 16,000 references to a field of 4,000 octets."""
+    decoder = codec.Decoder(limit)
+    bomb = b"\x40\x01b" + bytes.fromhex("7fa11e") + b"x" * 4000 + b"\xbe" * 16000
+
+    def blow_up() -> None:
+        with pytest.raises(codec.FieldSectionTooLarge):
+            decoder.decode_block(bomb)
+
+    benchmark(blow_up)
