@@ -294,6 +294,7 @@ class Settings:
     ready_file: str = _setting(
         PROCESS, PATH, "",
         "file that gets the process id once all listeners are bound; removed on exit",
+        shared=True,
     )  # fmt: skip
     shutdown_grace: float = _setting(
         PROCESS, DURATION, 60.0,

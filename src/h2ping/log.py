@@ -52,7 +52,7 @@ LONGEST_TEXT: Final = 200
 LONGEST_PATH: Final = 400
 
 LONGEST_LINE_BYTES: Final = 4000
-"""Below PIPE_BUF (4096 on Linux): poll() promises that much room in a pipe, so the write does not block."""
+"""Below PIPE_BUF (4096 on Linux): poll() promises that much room in a pipe, so no write blocks."""
 
 LONGEST_TRACEBACK_BYTES: Final = 16_000
 
@@ -115,28 +115,21 @@ class Sink(logging.Handler):
 
     def _write(self, wait: float) -> None:
         backlog = self._backlog
-        while backlog and self._has_room(wait):
-            if not self._send(backlog[0]):
+        while backlog and self._poll.poll(wait * 1000):
+            try:
+                sent = os.write(self._descriptor, backlog[0][:LONGEST_LINE_BYTES])
+            except BlockingIOError:
+                return  # somebody else's writes were faster
+            except OSError:
                 backlog.clear()  # nobody can read it any more
                 return
+            if rest := backlog[0][sent:]:
+                backlog[0] = rest  # a traceback, in slices that fit
+                continue
             backlog.popleft()
             if self._dropped and len(backlog) < BACKLOG_LINES:
                 backlog.append(b"(%d log lines dropped: nobody read them)\n" % self._dropped)
                 self._dropped = 0
-
-    def _has_room(self, wait: float) -> bool:
-        ready = self._poll.poll(wait * 1000)
-        return bool(ready)
-
-    def _send(self, data: bytes) -> bool:
-        try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-        except BlockingIOError:
-            return True  # somebody made it non-blocking; the rest of this line is lost, the next one is not
-        except OSError:
-            return False
-        return True
 
 
 class TextFormat(logging.Formatter):
