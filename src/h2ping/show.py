@@ -29,6 +29,21 @@ Each flag is also an environment variable (-ping-interval: H2PING_PING_INTERVAL)
 with -config (ping_interval). The command line goes before the environment, the environment before the file.
 GOMEMLIMIT is read as -max-memory where neither gives one."""
 
+FILE_EXAMPLE: Final = """\
+max_memory: 512MiB
+ping_interval: 45s        # or a number of seconds
+admin_listen: 127.0.0.1:1260
+
+instances:
+  - name: judge
+    upstream: https://judge.example
+    listen: 127.0.0.1:1250
+  - name: policy
+    upstream: https://policy.example/v1
+    listen: 127.0.0.1:1251
+    streams_per_conn: 32
+"""
+
 EXPLANATION: Final = """\
 memory_pressure: all bodies together stay under max_memory. When it is used up, h2ping gives up kept copies
   of bodies that were sent whole, oldest first: they are nearest to their answer, and lose only the chance to
@@ -190,6 +205,19 @@ def flags_document() -> str:
         + "\n".join(textwrap.wrap(NOTES.replace("\n", " "), 110))
         + "\n\n"
         + flags_table()
+        + f"""
+## A file
+
+`h2ping -config h2ping.yaml` reads the settings from YAML. One upstream needs only a mapping of settings;
+several upstreams in one process stand in a list, each with its own pool, queue and labels, under one memory
+limit. What stands beside `instances` holds for all of them:
+
+```yaml
+{FILE_EXAMPLE}```
+
+A key that is unknown or stands twice is an error that names file and line. `h2ping config` takes the same
+flags, prints every effective value with the place it came from, and its output is such a file.
+"""
     )
 
 

@@ -318,6 +318,14 @@ def test_the_documents_have_every_flag_and_every_cause() -> None:
     assert all(f"| `{token}` |" in show.causes_document() for token in CAUSES)
 
 
+def test_the_file_in_the_documents_works(tmp_path: Path) -> None:
+    file = tmp_path / "h2ping.yaml"
+    file.write_text(show.FILE_EXAMPLE)
+    judge, policy = (each.settings for each in load({}, {}, PROGRAM, str(file)))
+    assert (judge.streams_per_conn, policy.streams_per_conn) == (16, 32)
+    assert show.FILE_EXAMPLE in (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
+
+
 def test_documents_are_written_and_the_rest_of_the_readme_is_kept(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     show.write_documents(str(tmp_path))

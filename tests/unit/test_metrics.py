@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,3 +103,9 @@ def test_a_value_on_a_bound_belongs_to_it() -> None:
 def test_a_label_cannot_break_its_line() -> None:
     metrics = Metrics('a"b\\c\nd')
     assert 'version="a\\"b\\\\c\\nd"' in metrics.render()
+
+
+def test_the_documents_have_every_metric() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "observability.md").read_text(encoding="utf-8")
+    documented = re.findall(r"(?m)^\| `(h2ping_[a-z_]+)` \|", document)
+    assert documented == re.findall(r"(?m)^# TYPE (\S+)", rendered()[1])
