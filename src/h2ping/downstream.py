@@ -420,9 +420,12 @@ class Client(_Base):
         if self.exchange is not None:
             self.exchange.on_body()
 
+    def usable_trailers(self, trailers: Fields) -> Fields | None:
+        return headers.forwardable_trailers(trailers) or None
+
     def on_body_end(self, trailers: Fields | None) -> None:
         if self.exchange is not None:
-            self.exchange.on_body_end(headers.forwardable_trailers(trailers) or None if trailers else None)
+            self.exchange.on_body_end(trailers)
 
     def on_body_stalled(self) -> None:
         if self.exchange is not None:
@@ -584,7 +587,7 @@ class Client(_Base):
     def _consume_later(self) -> None:
         if self.transport is None or self.exchange is not None:
             return
-        if self.held or self._paused:
+        if self.held or self.paused:
             self.consume()
         ending = self.context.draining or self.eof
         if ending and self.exchange is None and self.mode == client_py.HEAD:

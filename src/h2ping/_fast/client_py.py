@@ -73,8 +73,8 @@ class ClientBytes:
     """Input and output of one client connection; a BufferedProtocol, made for subclassing."""
 
     __slots__ = (
-        "_excess", "_out", "_out_bytes", "_paused", "_scanned", "_trailer_bytes", "_trailers", "body",
-        "framing", "held", "left", "max_body", "mode", "remaining", "stalled", "transport", "write_paused",
+        "_excess", "_left", "_out", "_out_bytes", "_scanned", "_trailer_bytes", "_trailers", "body",
+        "framing", "held", "max_body", "mode", "paused", "remaining", "stalled", "transport", "write_paused",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,14 +84,14 @@ class ClientBytes:
         self.body: Body | None = None
         self.remaining = 0
         """LENGTH, DISCARD: bytes to come; SINK: bytes that are still borne."""
-        self.left = 0
+        self._left = 0
         """CHUNKED: bytes of this chunk to come; -1: its CRLF; -2: a chunk-size line; -3: trailers."""
         self.max_body = 0
         self.stalled = False
         self.framing = NONE
         self.write_paused = False
         self._scanned = 0
-        self._paused = False
+        self.paused = False
         self._excess = 0
         self._trailers: list[tuple[bytes, bytes]] = []
         self._trailer_bytes = 0
@@ -110,6 +110,10 @@ class ClientBytes:
 
     def on_body(self) -> None:
         """Body bytes were committed."""
+        raise NotImplementedError
+
+    def usable_trailers(self, trailers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]] | None:
+        """Those that may go up."""
         raise NotImplementedError
 
     def on_body_end(self, trailers: list[tuple[bytes, bytes]] | None) -> None:
@@ -248,12 +252,14 @@ class ClientBytes:
         body, self.body = self.body, None
         assert body is not None
         self.mode = WAIT
+        usable = self.usable_trailers(trailers) if trailers else None
+        body.trailers = usable
         body.finish()
-        self.on_body_end(trailers)
+        self.on_body_end(usable)
 
     def start_chunks(self) -> None:
         """The body that comes is chunked."""
-        self.left = -2
+        self._left = -2
         self._excess = 0
         self._trailers = []
         self._trailer_bytes = 0
@@ -261,24 +267,24 @@ class ClientBytes:
     def _take_chunk(self, held: bytearray) -> bool:
         body = self.body
         assert body is not None
-        if self.left > 0:
+        if self._left > 0:
             with memoryview(held) as view:
-                size = min(len(view), self.left)
+                size = min(len(view), self._left)
                 taken = body.append(view[:size])
             del held[:taken]
-            self.left -= taken
-            if not self.left:
-                self.left = -1
+            self._left -= taken
+            if not self._left:
+                self._left = -1
             if taken:
                 self.on_body()
             if taken < size and self.mode == CHUNKED:
                 self._stall()
                 return not self.stalled
             return True
-        if self.left == -1:
+        if self._left == -1:
             if held.startswith(b"\r\n"):
                 del held[:2]
-                self.left = -2
+                self._left = -2
                 return True
             return False if held == b"\r" else self._bad_chunk("a chunk is longer than its size")
         end = held.find(b"\r\n")
@@ -288,11 +294,11 @@ class ClientBytes:
                 return self._bad_chunk("CR or LF alone in the chunk framing")
             if len(line) > CHUNK_LINE_BYTES:
                 return self._bad_chunk("chunk framing too long")
-            if self.left == -2 and not _CHUNK_START.match(line):
+            if self._left == -2 and not _CHUNK_START.match(line):
                 return self._bad_chunk("malformed chunk size")
             return False
         del held[: end + 2]
-        return self._chunk_size(line) if self.left == -2 else self._trailer(line)
+        return self._chunk_size(line) if self._left == -2 else self._trailer(line)
 
     def _chunk_size(self, line: bytes) -> bool:
         found = _CHUNK_SIZE.fullmatch(line)
@@ -306,14 +312,14 @@ class ClientBytes:
         if self.max_body and self.body.received + size > self.max_body:
             self.on_bad_input(DownstreamError(BODY_TOO_LARGE, f"more than {self.max_body} bytes"))
             return False
-        self.left = size or -3
+        self._left = size or -3
         return True
 
     def _trailer(self, line: bytes) -> bool:
         """RFC 9112 section 7.1.2: field lines after the last chunk, then an empty line."""
         if not line:
             trailers, self._trailers = self._trailers, []
-            self._body_complete(trailers or None)
+            self._body_complete(trailers)
             return True
         self._trailer_bytes += len(line) + 2
         if self._trailer_bytes > TRAILER_BYTES:
@@ -340,8 +346,8 @@ class ClientBytes:
             paused = held > PIPELINED_BYTES
         else:
             paused = False
-        if paused is not self._paused and self.transport is not None:
-            self._paused = paused
+        if paused is not self.paused and self.transport is not None:
+            self.paused = paused
             if paused:
                 self.transport.pause_reading()
             else:
