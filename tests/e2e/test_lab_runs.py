@@ -1,0 +1,78 @@
+"""The lab's runs, small: demo, trace, proof and memory start h2ping as a process and say whether it held."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from h2ping.lab import crowd, demo, proof, rollout
+from h2ping.lab.report import Report
+from h2ping.lab.trace import Scale
+
+
+async def test_the_demo_holds_and_tells_each_death_and_life() -> None:
+    out = io.StringIO()
+    plan = demo.Plan(calls=2, shortest=0.8, longest=1.0, cut=0.4, ping_interval=0.1)
+    state = await demo.run(plan, demo.Board(out))
+    assert state.held, out.getvalue()
+    assert out.getvalue().count("died") == 2
+    assert out.getvalue().count("lived") == 2
+    assert state.pings > 0
+    answer = json.loads(demo.as_json(state))
+    assert answer["held"] is True
+    assert answer["lived"] == {"straight": 0, "h2ping": 2}
+    assert len(answer["calls"]) == 2
+
+
+async def test_the_demo_does_not_hold_without_ping() -> None:
+    plan = demo.Plan(calls=2, shortest=0.8, longest=1.0, cut=0.4, ping_interval=0.0)
+    state = await demo.run(plan, demo.Board(io.StringIO(), quiet=True))
+    assert not state.held
+    assert state.lived(demo.THROUGH) == 0
+    assert "DID NOT HOLD" in demo.verdict(state)[-1]
+
+
+async def test_the_demo_redraws_its_table_on_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    plan = demo.Plan(calls=1, shortest=0.5, longest=0.5, cut=0.25, ping_interval=0.05)
+    await demo.run(plan, demo.Board(out))
+    assert "waits" in out.getvalue()
+    assert "\x1b[" in out.getvalue()
+    assert "died" in out.getvalue()
+    assert "lived" in out.getvalue()
+
+
+async def test_the_trace_loses_nothing_and_executes_nothing_twice() -> None:
+    plan = rollout.Plan(
+        calls=40, fast_share=0.2, scale=Scale(500), at_once=20, spread=600.0, goaway_every=15, refuse_every=7
+    )
+    report = await rollout.run(plan, lambda line: None)
+    assert report.held, report.text()
+
+
+async def test_a_silent_call_lives_with_ping_and_dies_without() -> None:
+    """A relay that cuts after 340 s without a byte and an answer after 400 s, in milliseconds."""
+    report = await proof.run(proof.Plan(silence=0.8, cut=0.4), lambda line: None)
+    assert report.held, report.text()
+
+
+async def test_more_calls_than_memory_holds_wait_together_or_go_in_waves() -> None:
+    plan = crowd.Plan(calls=40, body_bytes=64 * 1024, limit_bytes=2**20)
+    report = await crowd.run(plan, lambda line: None)
+    assert report.held, report.text()
+
+
+def test_a_report_holds_only_when_every_claim_does() -> None:
+    report = Report("example")
+    assert not report.held
+    report.claim("calls", 3, 3, True)
+    assert report.held
+    report.claim("lost", 0, 1, False)
+    assert not report.held
+    assert "FAIL" in report.text()
+    assert report.text().endswith("example: DID NOT HOLD")
+    assert json.loads(report.json())["held"] is False
