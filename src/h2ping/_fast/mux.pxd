@@ -129,7 +129,7 @@ cdef class Mux:
     cdef int receive_ping(self, const uint8_t* payload) except -1
     cdef int receive_goaway(self, const uint8_t* payload) except -1
     cdef int receive_window_update(self, const uint8_t* payload) except -1
-    cdef int pass_to_h2(self, const uint8_t* payload) except -1
+    cdef int tell_h2(self, const uint8_t* payload) except -1
     cdef int count_call(self) except -1
     cdef int count_answer(self, int64_t size) except -1
     cdef MuxStream find(self)

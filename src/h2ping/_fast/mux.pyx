@@ -731,14 +731,13 @@ cdef class Mux:
         return 0
 
     # --- in: the other frames ----------------------------------------------------------------------------------------
-    cdef int pass_to_h2(self, const uint8_t* payload) except -1:
-        """Give h2 the frame, and queue what it answers."""
+    cdef int tell_h2(self, const uint8_t* payload) except -1:
+        """Give h2 the frame; its answer is in `data_to_send`."""
         cdef bytes whole = PyBytes_FromStringAndSize(NULL, FRAME_HEADER + self.frame.size)
         cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(whole)
         put_header(at, self.frame.size, self.frame.kind, self.frame.flags, self.frame.stream_id)
         memcpy(at + FRAME_HEADER, payload, self.frame.size)
         self.h2.receive_data(whole)
-        self.queue_bytes(self.h2.data_to_send())
         return 0
 
     cdef int receive_priority(self) except -1:
@@ -769,21 +768,22 @@ cdef class Mux:
         cdef uint32_t size = self.frame.size, at, setting
         if self.frame.flags & ACK:
             self.acknowledged = True
-            return self.pass_to_h2(payload)
+            return self.tell_h2(payload)
         for at in range(0, size, 6):
             setting = (octet_at(payload, size, at) << 8) | octet_at(payload, size, at + 1)
             if setting == 2 and number_at(payload, size, at + 2) != 0:
                 # RFC 9113 section 6.5.2
                 raise connection_fault(CODE_PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server")
-        self.pass_to_h2(payload)
+        self.tell_h2(payload)
         # In the frame's order: the encoder must announce the smallest size of several (RFC 7541 section 4.2).
         for at in range(0, size, 6):
             setting = (octet_at(payload, size, at) << 8) | octet_at(payload, size, at + 1)
             if setting == 1:
                 self.encoder.resize(number_at(payload, size, at + 2))
+        self.apply_settings()
+        self.queue_bytes(self.h2.data_to_send())
         self.count_answer(FRAME_HEADER)
         self.settled = True
-        self.apply_settings()
         self.owner.on_settings()
         return 0
 
@@ -807,7 +807,8 @@ cdef class Mux:
         return 0
 
     cdef int receive_ping(self, const uint8_t* payload) except -1:
-        self.pass_to_h2(payload)
+        self.tell_h2(payload)
+        self.queue_bytes(self.h2.data_to_send())
         if self.frame.flags & ACK:
             self.owner.on_ping_ack(PyBytes_FromStringAndSize(<const char*>payload, 8))
         else:
