@@ -630,6 +630,8 @@ class PlainWire:
                 raise ConnectionFault(
                     ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server"
                 )  # section 6.5.2
+        # h2 4.4 keeps closed streams until this is asked, and would count a change of the window on them, too.
+        _ = self._h2.open_outbound_streams
         self._pass_on(frame.raw)
         self._count_answer(9)
         self.settled = True
