@@ -2,110 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import socket
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.fake_clock import FakeClock
-from tests.support.fake_exchange import FakeExchange
-from tests.support.fake_transport import FakeTransport, deliver
+from tests.support.client_bench import Bench
 
-from h2ping import downstream
 from h2ping._fast import client_py
-from h2ping.clock import Deadlines
 from h2ping.errors import DownstreamError, UpstreamError
+
+if TYPE_CHECKING:
+    from tests.support.fake_exchange import FakeExchange
 
 HOST = b"Host: here\r\n"
 GET = b"GET /v1/models HTTP/1.1\r\n" + HOST + b"\r\n"
 POST_5 = b"POST /v1 HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\n\r\n"
 POST_CHUNKED = b"POST /v1 HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-class Bench:
-    """One listener: connections over fake transports, exchanges that the test steers."""
-
-    def __init__(self, engine: str, **settings: Any) -> None:
-        arena_name = "arena" if engine == "c" else "arena_py"
-        self.arena = importlib.import_module(f"h2ping._fast.{arena_name}").Arena(
-            settings.pop("max_memory", 0)
-        )
-        self.clock = FakeClock()
-        self.exchanges: list[FakeExchange] = []
-        self.refused: list[str] = []
-        self.hold_body = settings.pop("hold_body", False)
-        self.kept = settings.pop("kept", True)
-        self.soon: list[Any] = []
-        values: dict[str, Any] = {
-            "max_header_bytes": 64 << 10,
-            "max_body_bytes": 0,
-            "half_close": "cancel",
-            "upstream": SimpleNamespace(prefix=settings.pop("prefix", "")),
-            **settings,
-        }
-        self.context = downstream.ClientContext(
-            settings=SimpleNamespace(**values),  # type: ignore[arg-type]
-            exchanges=self.make_exchange,
-            head_deadlines=Deadlines(self.clock, 30, lambda client: client.on_head_timeout()),
-            idle_deadlines=Deadlines(self.clock, 75, lambda client: client.on_idle_timeout()),
-            linger_deadlines=Deadlines(self.clock, 2, lambda client: client.on_linger_timeout()),
-            clients=set(),
-            program="h2ping",
-            on_refused=lambda error: self.refused.append(error.cause.token),
-        )
-        self.context.call_soon = self.soon.append  # type: ignore[method-assign, assignment]
-        client_class = downstream.CompiledClient if engine == "c" else downstream.PlainClient
-        assert client_class is not None
-        self.client_class = client_class
-
-    def make_exchange(self, request: Any, client: Any) -> FakeExchange:
-        exchange = FakeExchange(request, client, self.arena, hold_body=self.hold_body, kept=self.kept)
-        self.exchanges.append(exchange)
-        return exchange
-
-    def connect(self) -> Connection:
-        return Connection(self)
-
-    def turn(self) -> None:
-        """The end of a turn of the loop."""
-        while self.soon:
-            callbacks, self.soon[:] = self.soon[:], []
-            for callback in callbacks:
-                callback()
-
-    @property
-    def exchange(self) -> FakeExchange:
-        """The last one."""
-        return self.exchanges[-1]
-
-
-class Connection:
-    """One client of a bench."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.transport = FakeTransport()
-        self.client = bench.client_class(bench.context)
-        self.client.connection_made(self.transport)  # type: ignore[arg-type]
-
-    def send(self, data: bytes) -> int:
-        """What the client writes; how much of it was read. A turn of the loop ends after it."""
-        taken = deliver(self.client, self.transport, data)
-        self.bench.turn()
-        return taken
-
-    def eof(self) -> bool:
-        keeps_open = bool(self.client.eof_received())
-        if not keeps_open:
-            self.transport.close()
-        return keeps_open
-
-    def received(self) -> bytes:
-        """What the client reads since the last call, without Date."""
-        self.bench.turn()
-        lines = self.transport.take().split(b"\r\n")
-        return b"\r\n".join(line for line in lines if not line.startswith(b"date: "))
 
 
 @pytest.fixture
@@ -706,7 +618,7 @@ def test_an_exchange_that_answers_at_once_serves_a_pipeline_without_recursion(en
 
     def answering(request: Any, client: Any) -> FakeExchange:
         exchange = make(request, client)
-        exchange.start = exchange.respond  # type: ignore[method-assign, assignment]
+        exchange.start = exchange.respond  # type: ignore[method-assign]
         return exchange
 
     bench.context.exchanges = answering
