@@ -1,4 +1,4 @@
-"""Real clients through h2ping to real servers: completions, events, 40 MB uploads; hashes equal at both ends."""
+"""Real clients through h2ping to real servers: completions, events, 40 MB uploads, equal hashes."""
 
 from __future__ import annotations
 
