@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from h2ping.lab.relay import Relay
 from tests.cases.timing import ABSENCE, SOON
 from tests.support.framing import Code, Kind, Setting, goaway, ping, window_update
-from tests.support.idle_relay import IdleRelay
 
 if TYPE_CHECKING:
     from tests.support.scripted_origin import Request
@@ -21,8 +21,8 @@ EIGHT = b"\1\2\3\4\5\6\7\x08"
 async def test_pings_carry_a_silent_request_past_the_idle_cut(stage: Stage) -> None:
     """Case ping-while-waiting-first-byte (RFC 9113 section 6.7)."""
     origin = await stage.origin()
-    async with IdleRelay(origin.port, CUT) as relay:
-        proxy = await stage.proxy(f"https://localhost:{relay.port}", "--ping-interval=100ms")
+    async with Relay(origin.port, idle_cut=CUT) as relay:
+        proxy = await stage.proxy(relay.url, "--ping-interval=100ms")
         client = await stage.client(proxy)
         client.request("POST", "/v1", b"judge")
         request = await origin.request(1)
@@ -35,20 +35,20 @@ async def test_pings_carry_a_silent_request_past_the_idle_cut(stage: Stage) -> N
         assert len(pings) >= SILENCE / CUT
         request.respond(200, b"late")
         assert (await client.response("POST")).body == b"late"
-        assert relay.cut == 0
+        assert relay.cuts == 0
 
 
 async def test_without_pings_the_idle_cut_ends_the_request(stage: Stage) -> None:
     """Case ping-while-waiting-first-byte, the control: the relay does cut."""
     origin = await stage.origin()
-    async with IdleRelay(origin.port, CUT) as relay:
-        proxy = await stage.proxy(f"https://localhost:{relay.port}", "--ping-interval=0")
+    async with Relay(origin.port, idle_cut=CUT) as relay:
+        proxy = await stage.proxy(relay.url, "--ping-interval=0")
         client = await stage.client(proxy)
         client.request("POST", "/v1", b"judge")
         request = await origin.request(1)
         response = await client.response("POST")
         assert (response.status, response.cause) == (502, "connection-lost")
-        assert relay.cut == 1
+        assert relay.cuts == 1
         assert not request.conn.pings()
 
 

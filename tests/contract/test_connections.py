@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
+from h2ping.lab.relay import Relay
 from tests.support.bell import pace
 from tests.support.framing import goaway
-from tests.support.idle_relay import IdleRelay
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Launcher
@@ -103,8 +103,8 @@ async def _late(request: Request) -> None:
 
 async def test_with_pings_a_silent_call_outlives_the_relay(gym: Launcher) -> None:
     origin = await gym.stage.origin(_late)
-    async with IdleRelay(origin.port, IDLE) as relay:
-        proxy = await gym.start(f"https://localhost:{relay.port}", "-ping-interval", "50ms")
+    async with Relay(origin.port, idle_cut=IDLE) as relay:
+        proxy = await gym.start(relay.url, "-ping-interval", "50ms")
         response = await gym.stage.ask(proxy, "POST", "/", b"judge")
         assert (response.status, response.body) == (200, b"late")
 
@@ -112,11 +112,11 @@ async def test_with_pings_a_silent_call_outlives_the_relay(gym: Launcher) -> Non
 async def test_without_pings_the_relay_cuts_a_silent_call(gym: Launcher) -> None:
     """The control that proves the relay cuts."""
     origin = await gym.stage.origin(_late)
-    async with IdleRelay(origin.port, IDLE) as relay:
-        proxy = await gym.start(f"https://localhost:{relay.port}", "-ping-interval", "0s")
+    async with Relay(origin.port, idle_cut=IDLE) as relay:
+        proxy = await gym.start(relay.url, "-ping-interval", "0s")
         response = await gym.stage.ask(proxy, "POST", "/", b"judge")
         assert response.status == 502
-        assert relay.cut == 1
+        assert relay.cuts == 1
         assert len(origin.requests) == 1
 
 

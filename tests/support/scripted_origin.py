@@ -22,186 +22,32 @@ import dataclasses
 import socket
 import ssl
 import struct
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import hpack
 
 from tests.support import framing
 from tests.support.bell import PATIENCE, Bell
 from tests.support.framing import Code, Frame, Kind, Setting
+from tests.support.strict_peer import LARGEST_FRAME, Fields, Manners, Request, StrictPeer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-Fields = list[tuple[bytes, bytes]]
 
-DEFAULT_WINDOW = 65535
-PSEUDO = (b":method", b":scheme", b":authority", b":path")
-CONNECTION_FIELDS = {
-    b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"host", b"expect",
-}  # fmt: skip
-"""Must not be in a request (RFC 9113 section 8.2.2); host and expect are h2ping's own promise."""
-
-
-@dataclass
-class Manners:
-    """What a connection does without being told."""
-
-    settings: dict[int, int] = field(default_factory=lambda: {int(Setting.MAX_CONCURRENT_STREAMS): 128})
-    opening: bytes | None = None
-    """Sent in place of SETTINGS when the handshake is done."""
-    ack_settings: bool = True
-    ack_pings: bool = True
-    credit: bool = True
-    """WINDOW_UPDATE for DATA as it arrives, on the stream and on the connection."""
-    receive_buffer_bytes: int = 0
-    """SO_RCVBUF of accepted sockets; 0 leaves it to the system."""
-
-
-class Request:
-    """One request as the origin sees it."""
-
-    def __init__(self, conn: Conn, stream: int, fields: Fields, at: float, block: bytes = b"") -> None:
-        self.conn = conn
-        self.block = block
-        """The field section as it came (RFC 7541)."""
-        self.stream = stream
-        self.fields = fields
-        self.at = at
-        self.body = bytearray()
-        self.trailers: Fields | None = None
-        self.ended = False
-        """END_STREAM was received."""
-        self.ended_at = 0.0
-        self.reset_code: int | None = None
-        """Code of the RST_STREAM that was received."""
-        self.answered = False
-        """END_STREAM or RST_STREAM was sent."""
-        self.receive_window = conn.initial_receive_window
-        self.send_window = conn.initial_send_window
-
-    def get(self, name: bytes) -> bytes | None:
-        """The only value of a field, None when it is absent; twice the same name is an error."""
-        values = [value for key, value in self.fields if key == name]
-        assert len(values) < 2, (name, values)
-        return values[0] if values else None
-
-    @property
-    def method(self) -> bytes:
-        return self.get(b":method") or b""
-
-    @property
-    def path(self) -> bytes:
-        return self.get(b":path") or b""
-
-    @property
-    def open(self) -> bool:
-        return self.reset_code is None and not (self.ended and self.answered)
-
-    async def complete(self, within: float = PATIENCE) -> bytes:
-        """The whole body, once END_STREAM came."""
-        await self.conn.bell.until(
-            lambda: self.ended or self.reset_code is not None,
-            f"end of request {self.stream}",
-            within,
-            self._told,
-        )
-        assert self.reset_code is None, f"request {self.stream} was reset with {self.reset_code}"
-        return bytes(self.body)
-
-    async def received(self, size: int, within: float = PATIENCE) -> None:
-        """At least `size` bytes of body are here."""
-        await self.conn.bell.until(
-            lambda: len(self.body) >= size, f"{size} bytes on {self.stream}", within, self._told
-        )
-
-    async def was_reset(self, within: float = PATIENCE) -> int:
-        """The code of the proxy's RST_STREAM."""
-        frame = await self.conn.saw(Kind.RST_STREAM, stream=self.stream, within=within)
-        return frame.number
-
-    def _told(self) -> str:
-        windows = f"send windows {self.send_window} and {self.conn.send_window}"
-        return f"has {len(self.body)} bytes, ended={self.ended}, reset={self.reset_code}, {windows}"
-
-    def head(
-        self, status: int = 200, fields: Iterable[tuple[bytes, bytes]] = (), *, end: bool = False
-    ) -> None:
-        self.conn.send(self.conn.response(self.stream, status, fields, end=end))
-
-    def data(self, payload: bytes, *, end: bool = False) -> None:
-        self.conn.send(framing.data(self.stream, payload, end=end))
-
-    def respond(
-        self, status: int = 200, body: bytes = b"", fields: Iterable[tuple[bytes, bytes]] = ()
-    ) -> None:
-        """A whole response of at most one window, with content-length, in one write."""
-        sized = [(b"content-length", b"%d" % len(body)), *fields]
-        parts = [self.conn.response(self.stream, status, sized, end=not body)]
-        for start in range(0, len(body), 16384):
-            piece = body[start : start + 16384]
-            parts.append(framing.data(self.stream, piece, end=start + len(piece) == len(body)))
-        self.conn.send(*parts)
-
-    async def pour(self, body: bytes, *, end: bool = True) -> None:
-        """DATA frames for `body` as fast as the proxy's windows and the socket take them."""
-        offset = 0
-        while offset < len(body):
-            await self.conn.bell.until(self._may_send, f"window on {self.stream}", PATIENCE, self._told)
-            if self.conn.lost or self.reset_code is not None:
-                return
-            size = min(self.send_window, self.conn.send_window, 16384, len(body) - offset)
-            offset += size
-            self.data(body[offset - size : offset], end=end and offset == len(body))
-
-    def _may_send(self) -> bool:
-        conn = self.conn
-        if conn.lost or self.reset_code is not None:
-            return True
-        return min(self.send_window, conn.send_window) > 0 and not conn.write_full
-
-    def reset(self, code: int) -> None:
-        self.conn.send(framing.rst_stream(self.stream, code))
-
-
-class Conn(asyncio.Protocol):
+class Conn(StrictPeer, asyncio.Protocol):
     """One connection from the proxy."""
 
     def __init__(self, origin: Origin, number: int) -> None:
+        super().__init__(dataclasses.replace(origin.manners, settings=dict(origin.manners.settings)))
         self.origin = origin
         self.number = number
-        self.manners = dataclasses.replace(origin.manners, settings=dict(origin.manners.settings))
         self.bell = origin.bell
-        self.frames: list[Frame] = []
-        self.requests: dict[int, Request] = {}
-        self.faults: list[str] = []
         self.alpn: str | None = None
         self.sni: str | None = None
-        self.opened_at = 0.0
-        self.closed_at = 0.0
-        self.plain = bytearray()
-        """Decrypted bytes that are not parsed yet."""
-        self.saw_preface = False
-        self.settled = False
-        """The proxy acknowledged our first SETTINGS."""
-        self.peer_settings: dict[int, int] = {}
         self.got_eof = False
         self.got_close_notify = False
-        self.handshake_error = ""
         self.lost = False
         self.write_full = False
         self.sent_fin = False
-        self.silent = False
-        """Read and record, parse nothing, answer nothing."""
-        self.encoder = hpack.Encoder()
-        self.decoder = hpack.Decoder(max_header_list_size=1 << 20)
-        self.receive_window = self.initial_receive_window = DEFAULT_WINDOW
-        self.send_window = self.initial_send_window = DEFAULT_WINDOW
-        self.max_streams: int | None = None
-        self._pending_settings: list[dict[int, int]] = []
-        self._block: tuple[int, int, bytearray] | None = None
-        self._highest = 0
         self._transport: asyncio.Transport | None = None
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = origin.context.wrap_bio(self._in, self._out, server_side=True)
@@ -224,15 +70,12 @@ class Conn(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self.opened_at = self.loop_time
         self.origin.connections.append(self)
         if self.origin.on_connect is not None:
             self.origin.on_connect(self)
         self.bell.ring()
 
     def data_received(self, data: bytes) -> None:
-        if self.origin.stall_tls:
-            return
         self._in.write(data)
         self._pump()
 
@@ -244,7 +87,6 @@ class Conn(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost = True
-        self.closed_at = self.loop_time
         self.bell.ring()
 
     def pause_writing(self) -> None:
@@ -262,8 +104,7 @@ class Conn(asyncio.Protocol):
             except ssl.SSLWantReadError:
                 self._drain()
                 return
-            except ssl.SSLError as error:
-                self.handshake_error = error.reason or str(error)
+            except ssl.SSLError:
                 self._drain()
                 self.transport.close()
                 self.bell.ring()
@@ -287,8 +128,7 @@ class Conn(asyncio.Protocol):
         except ssl.SSLError:
             pass  # an EOF without close_notify
         self._drain()
-        if not self.silent:
-            self._parse()
+        self.feed(self.loop_time)
         self.bell.ring()
 
     def _drain(self) -> None:
@@ -297,7 +137,7 @@ class Conn(asyncio.Protocol):
 
     def send(self, *frames: bytes) -> None:
         """One write of all `frames`."""
-        self._account_sent(b"".join(frames))
+        self.account_sent(b"".join(frames))
         if self.lost or self.sent_fin or self.transport.is_closing():
             return
         whole = memoryview(b"".join(frames))
@@ -403,10 +243,6 @@ class Conn(asyncio.Protocol):
     def is_closed(self) -> bool:
         return self.got_eof or self.got_close_notify or self.lost
 
-    @property
-    def open_streams(self) -> int:
-        return sum(request.open for request in self.requests.values())
-
     def response(
         self, stream: int, status: int, fields: Iterable[tuple[bytes, bytes]] = (), *, end: bool = False
     ) -> bytes:
@@ -417,259 +253,21 @@ class Conn(asyncio.Protocol):
         self, stream: int, fields: Iterable[tuple[bytes, bytes]], *, end: bool = False
     ) -> bytes:
         block = self.encoder.encode(list(fields))
-        parts = [block[start : start + 16384] for start in range(0, len(block), 16384)] or [b""]
+        starts = range(0, max(1, len(block)), LARGEST_FRAME)
+        parts = [block[start : start + LARGEST_FRAME] for start in starts]
         out = framing.headers(stream, parts[0], end=end, end_headers=len(parts) == 1)
         for number, part in enumerate(parts[1:], 2):
             out += framing.continuation(stream, part, end_headers=number == len(parts))
         return out
 
-    # --- what we sent ---------------------------------------------------------------------------------------
-    def _account_sent(self, data: bytes) -> None:
-        for kind, flags, stream, payload in framing.split(data):
-            request = self.requests.get(stream)
-            if kind == Kind.DATA:
-                self.send_window -= len(payload)
-                if request is not None:
-                    request.send_window -= len(payload)
-            elif kind == Kind.WINDOW_UPDATE:
-                if stream == 0:
-                    self.receive_window += int.from_bytes(payload, "big")
-                elif request is not None:
-                    request.receive_window += int.from_bytes(payload, "big")
-            elif kind == Kind.SETTINGS and not flags & framing.ACK:
-                self._note_settings(payload)
-            ended = kind in (Kind.DATA, Kind.HEADERS) and flags & framing.END_STREAM
-            if request is not None and (ended or kind == Kind.RST_STREAM):
-                request.answered = True
-                if kind == Kind.RST_STREAM and request.reset_code is None:
-                    request.ended = True
+    def reply(self, *frames: bytes) -> None:
+        self.send(*frames)
 
-    def _note_settings(self, payload: bytes) -> None:
-        values = {
-            int.from_bytes(payload[i : i + 2], "big"): int.from_bytes(payload[i + 2 : i + 6], "big")
-            for i in range(0, len(payload) - 5, 6)
-        }
-        self._pending_settings.append(values)
-        window = values.get(Setting.INITIAL_WINDOW_SIZE)
-        if window is not None and window > self.initial_receive_window:
-            self._shift_windows(window)  # the larger value may be in use before the ACK reaches us
-
-    def _shift_windows(self, window: int) -> None:
-        for request in self.requests.values():
-            request.receive_window += window - self.initial_receive_window
-        self.initial_receive_window = window
-
-    def _settings_acked(self) -> None:
-        self.settled = True
-        if not self._pending_settings:
-            self.faults.append("SETTINGS ACK without SETTINGS")
-            return
-        values = self._pending_settings.pop(0)
-        if Setting.INITIAL_WINDOW_SIZE in values:
-            self._shift_windows(values[Setting.INITIAL_WINDOW_SIZE])
-        if Setting.HEADER_TABLE_SIZE in values:
-            self.decoder.max_allowed_table_size = values[Setting.HEADER_TABLE_SIZE]
-        self.max_streams = values.get(Setting.MAX_CONCURRENT_STREAMS, self.max_streams)
-
-    # --- what arrives ---------------------------------------------------------------------------------------
-    def _parse(self) -> None:
-        if not self.saw_preface:
-            if len(self.plain) < len(framing.PREFACE):
-                return
-            if not self.plain.startswith(framing.PREFACE):
-                self.faults.append(f"no preface: {bytes(self.plain[:24])!r}")
-                self.silent = True
-                return
-            del self.plain[: len(framing.PREFACE)]
-            self.saw_preface = True
-        while len(self.plain) >= framing.FRAME_HEADER_BYTES:
-            size = int.from_bytes(self.plain[:3], "big")
-            if size > 16384:
-                self.faults.append(f"frame of {size} bytes")
-                self.silent = True
-                return
-            end = framing.FRAME_HEADER_BYTES + size
-            if len(self.plain) < end:
-                return
-            stream = int.from_bytes(self.plain[5:9], "big") & 0x7FFFFFFF
-            frame = Frame(
-                self.loop_time,
-                len(self.frames),
-                self.plain[3],
-                self.plain[4],
-                stream,
-                bytes(self.plain[9:end]),
-            )
-            del self.plain[:end]
-            self.frames.append(frame)
-            self._on_frame(frame)
-
-    def _on_frame(self, frame: Frame) -> None:
-        if len(self.frames) == 1:
-            if frame.kind != Kind.SETTINGS or frame.ack:
-                self.faults.append("the first frame is not SETTINGS (RFC 9113 section 3.4)")
-            self.origin.settled_connections.append(self)
-        if self._block is not None and (frame.kind != Kind.CONTINUATION or frame.stream != self._block[0]):
-            self.faults.append(f"frame {frame} inside a field section (RFC 9113 section 6.10)")
-        if frame.kind == Kind.SETTINGS:
-            self._on_settings(frame)
-        elif frame.kind == Kind.PING:
-            if len(frame.payload) != 8 or frame.stream:
-                self.faults.append(f"bad PING {frame}")
-            if not frame.ack and self.manners.ack_pings:
-                self.send(framing.ping(frame.payload, ack=True))
-        elif frame.kind == Kind.HEADERS:
-            self._on_headers(frame)
-        elif frame.kind == Kind.CONTINUATION:
-            if self._block is None:
-                self.faults.append("CONTINUATION without HEADERS")
-            else:
-                self._block[2].extend(frame.payload)
-                self._end_block(frame)
-        elif frame.kind == Kind.DATA:
-            self._on_data(frame)
-        elif frame.kind == Kind.RST_STREAM:
-            self._on_reset(frame)
-        elif frame.kind == Kind.WINDOW_UPDATE:
-            self._on_window_update(frame)
-        elif frame.kind == Kind.GOAWAY:
-            if len(frame.payload) < 8 or frame.stream:
-                self.faults.append(f"bad GOAWAY {frame}")
-        else:
-            self.faults.append(f"unexpected frame {frame}")
-
-    def _on_settings(self, frame: Frame) -> None:
-        if frame.stream or len(frame.payload) % 6 or (frame.ack and frame.payload):
-            self.faults.append(f"bad SETTINGS {frame}")
-        if frame.ack:
-            self._settings_acked()
-            return
-        for i in range(0, len(frame.payload), 6):
-            key, value = struct.unpack(">HL", frame.payload[i : i + 6])
-            self.peer_settings[key] = value
-            if key == Setting.INITIAL_WINDOW_SIZE:
-                for request in self.requests.values():
-                    request.send_window += value - self.initial_send_window
-                self.initial_send_window = value
-            elif key == Setting.HEADER_TABLE_SIZE:
-                self.encoder.header_table_size = min(value, 4096)
-        if self.manners.ack_settings:
-            self.send(framing.settings_ack())
-
-    def _on_headers(self, frame: Frame) -> None:
-        payload = frame.payload
-        if frame.flags & framing.PADDED:
-            payload = payload[1 : len(payload) - payload[0]]
-        if frame.flags & framing.PRIORITY_FLAG:
-            payload = payload[5:]
-        self._block = (frame.stream, frame.flags, bytearray(payload))
-        self._end_block(frame)
-
-    def _end_block(self, frame: Frame) -> None:
-        assert self._block is not None
-        if not frame.flags & framing.END_HEADERS:
-            return
-        stream, flags, block = self._block
-        self._block = None
-        try:
-            fields = [
-                (bytes(name), bytes(value)) for name, value in self.decoder.decode(bytes(block), raw=True)
-            ]
-        except hpack.HPACKError as error:
-            self.faults.append(f"field section of stream {stream}: {error!r}")
-            return
-        request = self.requests.get(stream)
-        if request is not None:
-            self._on_trailers(request, fields, flags, frame)
-            return
-        if stream % 2 == 0 or stream <= self._highest:
-            self.faults.append(f"HEADERS on stream {stream} after {self._highest} (RFC 9113 section 5.1.1)")
-        self._highest = max(stream, self._highest)
-        self._check_request(stream, fields)
-        request = self.requests[stream] = Request(self, stream, fields, frame.at, bytes(block))
-        request.ended = bool(flags & framing.END_STREAM)
-        request.ended_at = frame.at
-        if self.max_streams is not None and self.open_streams > self.max_streams:
-            self.faults.append(
-                f"{self.open_streams} open streams of {self.max_streams} (RFC 9113 section 5.1.2)"
-            )
-        if request.ended:
-            self._check_length(request)
+    def arrived(self, request: Request) -> None:
         self.origin.arrived(request)
 
-    def _on_trailers(self, request: Request, fields: Fields, flags: int, frame: Frame) -> None:
-        if not flags & framing.END_STREAM or request.ended:
-            self.faults.append(f"second field section on {request.stream}, flags {flags}")
-        if any(name.startswith(b":") for name, _ in fields):
-            self.faults.append("pseudo-field in trailers")
-        request.trailers = fields
-        request.ended = True
-        request.ended_at = frame.at
-        self._check_length(request)
-
-    def _check_request(self, stream: int, fields: Fields) -> None:
-        names = [name for name, _ in fields]
-        pseudo = [name for name in names if name.startswith(b":")]
-        if sorted(pseudo) != sorted(PSEUDO) or names[: len(pseudo)] != pseudo:
-            self.faults.append(f"pseudo-fields of stream {stream}: {names} (RFC 9113 section 8.3)")
-        for name, value in fields:
-            if name != name.lower() or not name or name.strip(b"\0\r\n\t ") != name:
-                self.faults.append(f"field name {name!r}")
-            if name in CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
-                self.faults.append(f"connection field {name!r}: {value!r} (RFC 9113 section 8.2.2)")
-            if value != value.strip(b" \t") or any(byte in value for byte in b"\r\n\0"):
-                self.faults.append(f"field value of {name!r} (RFC 9113 section 8.2.1)")
-
-    def _check_length(self, request: Request) -> None:
-        declared = request.get(b"content-length")
-        if declared is not None and int(declared) != len(request.body):
-            self.faults.append(f"content-length {declared!r} with {len(request.body)} bytes (RFC 9113 8.1.1)")
-
-    def _on_data(self, frame: Frame) -> None:
-        payload = frame.payload
-        if frame.flags & framing.PADDED:
-            payload = payload[1 : len(payload) - payload[0]]
-        request = self.requests.get(frame.stream)
-        self.receive_window -= len(frame.payload)
-        if self.receive_window < 0:
-            self.faults.append(f"connection window overrun by {-self.receive_window} (RFC 9113 section 6.9)")
-        if request is None or (request.ended and not request.answered) or request.reset_code is not None:
-            self.faults.append(f"DATA on stream {frame.stream} that is not open: {frame}")
-            return
-        request.receive_window -= len(frame.payload)
-        if request.receive_window < 0:
-            self.faults.append(f"window of {request.stream} overrun by {-request.receive_window}")
-        request.body += payload
-        if frame.ends_stream:
-            request.ended = True
-            request.ended_at = frame.at
-            self._check_length(request)
-        if self.manners.credit and frame.payload:
-            updates = framing.window_update(0, len(frame.payload))
-            if not frame.ends_stream and request.open:
-                updates += framing.window_update(frame.stream, len(frame.payload))
-            self.send(updates)
-
-    def _on_reset(self, frame: Frame) -> None:
-        request = self.requests.get(frame.stream)
-        if request is None or len(frame.payload) != 4:
-            self.faults.append(f"RST_STREAM on idle stream {frame.stream} (RFC 9113 section 6.4)")
-        elif request.reset_code is None:
-            request.reset_code = frame.number
-
-    def _on_window_update(self, frame: Frame) -> None:
-        if len(frame.payload) != 4 or not 0 < frame.number < 1 << 31:
-            self.faults.append(f"bad WINDOW_UPDATE {frame}")
-        if frame.stream == 0:
-            self.send_window += frame.number
-            if self.send_window >= 1 << 31:
-                self.faults.append("connection window above 2^31-1 (RFC 9113 section 6.9.1)")
-        elif (request := self.requests.get(frame.stream)) is not None:
-            request.send_window += frame.number
-            if request.send_window >= 1 << 31:
-                self.faults.append("stream window above 2^31-1 (RFC 9113 section 6.9.1)")
-        else:
-            self.faults.append(f"WINDOW_UPDATE on idle stream {frame.stream}")
+    def new_request(self, stream: int, fields: Fields, at: float, block: bytes) -> Request:
+        return Request(self, stream, fields, at, block)
 
 
 class Origin:
@@ -684,11 +282,8 @@ class Origin:
         self.handler = handler
         self.on_connect: Callable[[Conn], None] | None = None
         """Called when TCP connects, before a byte of TLS."""
-        self.stall_tls = False
         self.bell = Bell()
         self.connections: list[Conn] = []
-        self.settled_connections: list[Conn] = []
-        """Those that sent preface and SETTINGS, in that order."""
         self.requests: list[Request] = []
         """Every request, on any connection, in order of arrival."""
         self.server_names: dict[int, str] = {}
@@ -696,7 +291,6 @@ class Origin:
         self.host = "localhost"
         self.tolerated = False
         """The test breaks the protocol itself, so `faults` say nothing."""
-        self._taken = 0
         self._server: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Future[None]] = set()
         self._failures: list[BaseException] = []
@@ -730,15 +324,6 @@ class Origin:
     def stop_listening(self) -> None:
         assert self._server is not None
         self._server.close()
-
-    async def accept(self, within: float = PATIENCE) -> Conn:
-        """The next connection that sent its preface and SETTINGS."""
-        conn = await self.bell.until(
-            lambda: next(iter(self.settled_connections[self._taken :]), None),
-            f"connection {self._taken + 1}", within, lambda: repr(self.connections),
-        )  # fmt: skip
-        self._taken += 1
-        return conn
 
     async def request(self, number: int = 1, within: float = PATIENCE) -> Request:
         """The request that arrived as the `number`th of all."""
