@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     from h2ping.config import Settings
     from h2ping.headers import Fields, Request
 
-    _Base = client_py.ClientBytes
+    class _Base(client_py.ClientBytes, asyncio.BufferedProtocol):
+        """What the subclasses of Client are made of."""
+
 else:
     _Base = object
 
@@ -599,7 +601,7 @@ _SLOTS = (
 )  # fmt: skip
 
 
-class PlainClient(Client, client_py.ClientBytes):
+class PlainClient(Client, client_py.ClientBytes, asyncio.BufferedProtocol):
     """A client connection over the plain twin."""
 
     __slots__ = _SLOTS
@@ -611,7 +613,7 @@ def _compiled_class() -> type[Client] | None:
     except ImportError:
         return None
 
-    class CompiledClient(Client, module.ClientBytes):  # type: ignore[misc, name-defined]
+    class CompiledClient(Client, module.ClientBytes, asyncio.BufferedProtocol):  # type: ignore[misc, name-defined]
         """A client connection over the compiled module."""
 
         __slots__ = _SLOTS
