@@ -49,7 +49,7 @@ class Ears:
         """Called with these ears after the call of that name was written down."""
 
     def _hear(self, name: str, *details: Any) -> None:
-        assert not (self.heard and self.heard[-1][0] in ("end", "failed")), f"{name} after the last call"
+        assert not self.over, f"{name} after the last call"
         self.heard.append((name, *details))
         self.rig.log.append((self.stream.id if self.stream else None, name, *details))
         if name in self.hooks:
@@ -59,6 +59,13 @@ class Ears:
     def calls(self) -> list[str]:
         """Names of the calls, without DATA."""
         return [call[0] for call in self.heard if call[0] != "data"]
+
+    @property
+    def over(self) -> bool:
+        """The last call has come."""
+        return bool(self.heard) and (
+            self.heard[-1][0] in ("end", "failed") or (self.heard[-1][0] == "response" and self.heard[-1][3])
+        )
 
     @property
     def failure(self) -> UpstreamError:
