@@ -142,7 +142,8 @@ class Play:
         rig.wire.start()
         first = rig.sent()
         self.returned -= sum(one.code for one in first if one.kind == 8)
-        # Windows of the connection are wide: which of two streams gets the last bytes of one is the engines' choice.
+        # Windows of the connection are wide: which of two streams gets the last bytes of one is the engines'
+        # choice.
         rig.serve(rig.peer.settings((4, 60_000)), rig.peer.window(0, 1 << 30))
         self.note_sent()
         rig.reader.decoder.max_header_list_size = 1 << 30

@@ -145,7 +145,8 @@ class Rig:
         self.wire.receive(b"".join(frames))
 
     def fault(self, *frames: bytes) -> tuple[UpstreamError, int]:
-        """They arrive and are the connection's end: the error raised, and the code of the GOAWAY that was queued."""
+        """They arrive and are the connection's end: the error raised, and the code of the GOAWAY that was
+        queued."""
         with pytest.raises(UpstreamError) as caught:
             self.serve(*frames)
         assert not self.wire.can_open

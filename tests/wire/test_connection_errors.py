@@ -1,4 +1,4 @@
-"""What a server may not do to the connection, and the error code it is told (RFC 9113 sections 3 to 6, RFC 7541).
+"""What a server may not do to the connection, and what it is told (RFC 9113 sections 3 to 6, RFC 7541).
 
 Each case is one frame script on a connection with four streams:
 1 waits for its response, 3 still uploads, 5 is complete, 7 was reset by us. Streams from 9 on are idle.
@@ -263,7 +263,7 @@ def test_what_came_before_the_fault_counts(rig: Rig) -> None:
     assert ears.calls == ["response"]
 
 
-# --- what looks odd and is allowed ---------------------------------------------------------------------------
+# --- what looks odd and is allowed
 
 ALLOWED: list[tuple[str, Callable[[FrameFactory], bytes]]] = [
     ("4.1 unknown frame type", lambda p: frame(0xBE, 0xFF, 0, b"grease")),
@@ -374,7 +374,8 @@ def test_no_stream_is_opened_before_the_servers_settings(new_rig: Any) -> None:
 def test_a_push_before_the_server_knows_better_is_refused_and_no_more(
     new_rig: Any, promised_first: bool
 ) -> None:
-    """RFC 9113 sections 6.6 and 8.4, case unsolicited-push: until it acknowledges ENABLE_PUSH=0 it may not know."""
+    """RFC 9113 sections 6.6 and 8.4, case unsolicited-push: until it acknowledges ENABLE_PUSH=0 it may not
+    know."""
     rig = new_rig()
     rig.wire.start()
     rig.serve(rig.peer.settings())

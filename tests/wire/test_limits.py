@@ -46,7 +46,7 @@ def test_frames_that_move_nothing_on_are_counted(rig: Rig, script: Callable[[Fra
 
 @pytest.mark.parametrize("script", [case[1] for case in FLOODS], ids=[case[0] for case in FLOODS])
 def test_they_are_not_counted_for_ever(rig: Rig, script: Callable[[FrameFactory], bytes]) -> None:
-    """A connection that lives for days sees many: the count starts over with progress and with every flush."""
+    """A connection that lives for days sees many: progress and every flush start the count over."""
     ears = rig.open()
     rig.open().stream.reset(8)
     rig.serve(rig.peer.response(1))

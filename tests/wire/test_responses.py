@@ -52,7 +52,7 @@ def neighbour_is_well(rig: Rig, neighbour: Ears) -> None:
     assert rig.wire.can_open
 
 
-# --- heads that are malformed -----------------------------------------------------------------------------------
+# --- heads that are malformed
 
 STATUS = (":status", "200")
 
@@ -162,7 +162,7 @@ def test_every_final_status_of_three_digits_arrives(rig: Rig, status: int) -> No
     assert ears.heard == [("response", status, [], True)]
 
 
-# --- the body ---------------------------------------------------------------------------------------------------
+# --- the body
 
 
 def test_a_body_arrives_in_order_and_ends(rig: Rig) -> None:
@@ -308,7 +308,7 @@ def test_data_after_an_interim_response_only_is_malformed(rig: Rig) -> None:
     assert rig.resets() == [(1, PROTOCOL_ERROR)]
 
 
-# --- trailers ---------------------------------------------------------------------------------------------------
+# --- trailers
 
 
 def test_trailers_end_the_response(rig: Rig) -> None:
@@ -361,7 +361,7 @@ def test_malformed_trailers_fail_the_response(rig: Rig, fields: Any, end: bool) 
     neighbour_is_well(rig, neighbour)
 
 
-# --- interim responses -------------------------------------------------------------------------------------------
+# --- interim responses
 
 
 def test_interim_responses_come_before_the_final_one(rig: Rig) -> None:
@@ -402,7 +402,7 @@ def test_interim_responses_without_end_fail_their_stream(rig: Rig) -> None:
     neighbour_is_well(rig, neighbour)
 
 
-# --- field sections above the limit ---------------------------------------------------------------------------------
+# --- field sections above the limit
 
 
 def test_a_field_section_above_the_limit_fails_its_stream_only(rig: Rig) -> None:
@@ -440,7 +440,7 @@ def test_a_small_block_that_unfolds_to_megabytes_fails_its_stream_only(rig: Rig)
     neighbour_is_well(rig, neighbour)
 
 
-# --- RST_STREAM --------------------------------------------------------------------------------------------------
+# --- RST_STREAM
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_frames_after_end_stream_are_the_streams_error_while_we_still_send(
     neighbour_is_well(rig, neighbour)
 
 
-# --- stream errors of other frames -------------------------------------------------------------------------------
+# --- stream errors of other frames
 
 STREAM_ERRORS: list[tuple[str, int, Callable[[FrameFactory], bytes]]] = [
     ("6.3 PRIORITY too short", FRAME_SIZE_ERROR, lambda p: frame(PRIORITY, 0, 1, bytes(4))),

@@ -1,4 +1,4 @@
-"""Opening, cancelling and counting streams; what goes out, in which order (RFC 9113 sections 5.1, 5.4 and 8.1)."""
+"""Opening, cancelling and counting streams; what goes out in which order (RFC 9113 sections 5.1 and 8.1)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_upload_that_ends_inside_the_response_is_told_between(rig: Rig) -> No
     assert ears.calls == ["response", "upload_done", "end"]
 
 
-# --- cancelling --------------------------------------------------------------------------------------------------
+# --- cancelling
 
 
 @pytest.mark.parametrize("code", [NO_ERROR, CANCEL])
@@ -83,7 +83,8 @@ def test_reset_of_a_stream_that_is_over_does_nothing(rig: Rig) -> None:
 
 
 def test_a_stream_reset_before_its_head_was_taken_sends_both(rig: Rig) -> None:
-    """RFC 9113 section 5.1: RST_STREAM on an idle stream would be a connection error; RFC 7541: the block counts."""
+    """RFC 9113 section 5.1: RST_STREAM on an idle stream would be a connection error; RFC 7541: the block
+    counts."""
     rig.open(fields=[(b"x-first", b"1")]).stream.reset(CANCEL)
     rig.open(fields=[(b"x-first", b"1")])
     assert [(one.kind, one.stream) for one in rig.sent()] == [(HEADERS, 1), (RST_STREAM, 1), (HEADERS, 3)]
@@ -140,7 +141,7 @@ def test_an_answer_before_the_upload_ends_it_without_an_error(rig: Rig) -> None:
     assert rig.wire.open_streams == 0
 
 
-# --- calls from inside calls --------------------------------------------------------------------------------------
+# --- calls from inside calls
 
 
 @pytest.mark.parametrize("when", ["interim", "response", "data"])
@@ -236,7 +237,7 @@ def test_a_fault_inside_a_callback_goes_out_and_the_wire_says_no_more(rig: Rig) 
         rig.serve(rig.peer.response(1))
 
 
-# --- PING ---------------------------------------------------------------------------------------------------------
+# --- PING
 
 
 @pytest.mark.parametrize("state", ["idle", "open", "goaway received", "goaway sent", "held"])
@@ -272,7 +273,7 @@ def test_ping_between_the_pieces_of_a_response(rig: Rig) -> None:
     assert len(rig.sent(PING)) == 2
 
 
-# --- fields -------------------------------------------------------------------------------------------------------
+# --- fields
 
 
 SECRETS = [
@@ -286,7 +287,8 @@ SECRETS = [
 
 
 def test_secrets_are_never_indexed(rig: Rig) -> None:
-    """RFC 7541 section 7.1.3: not here, and not at any later hop; the second block shows that none got into a table."""
+    """RFC 7541 section 7.1.3: not here, and not at any later hop; the second block shows that none got into a
+    table."""
     for _ in range(2):
         rig.open(fields=[*SECRETS, (b"x-plain", b"public")])
         (head,) = rig.requests()
@@ -385,7 +387,7 @@ def test_many_responses_keep_the_peers_table_in_step(rig: Rig) -> None:
         rig.sent()
 
 
-# --- the end ------------------------------------------------------------------------------------------------------
+# --- the end
 
 
 def test_start_queues_and_receives_nothing_by_itself(new_rig: Any) -> None:

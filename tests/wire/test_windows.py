@@ -27,7 +27,7 @@ def upload(rig: Rig, content: bytes, *, complete: bool = True) -> Ears:
     return rig.open(rig.body(content, complete=complete), method=b"POST")
 
 
-# --- ours to send ------------------------------------------------------------------------------------------------
+# --- ours to send
 
 
 def test_an_upload_stops_at_the_default_windows_and_goes_on_with_credit_for_both(rig: Rig) -> None:
@@ -89,6 +89,38 @@ def test_a_kept_body_is_sent_again_as_it_was(rig: Rig) -> None:
         rig.open(body, method=b"POST")
         frames = [one for one in rig.sent(DATA) if one.stream == stream]
         assert b"".join(one.payload for one in frames) == content
+
+
+@pytest.mark.parametrize("window", [1_000_000, 20_000])
+def test_output_that_the_transport_still_holds_is_never_written_to(new_rig: Any, window: int) -> None:
+    """A second attempt stamps the same cells; what the first one handed out may not be on the wire yet."""
+    rig = new_rig(None, (INITIAL_WINDOW_SIZE, window)).start()
+    rig.serve(rig.peer.window(0, 10_000_000))
+    content = bytes(range(256)) * 300
+    body = rig.body(content)
+    outputs: list[list[Any]] = []
+    copies: list[bytes] = []
+
+    def take() -> None:
+        while output := rig.wire.take_output():
+            outputs.append(output)
+            copies.append(b"".join(bytes(piece) for piece in output))
+
+    ids = []
+    for _ in range(3):
+        ears = rig.open(body, method=b"POST")
+        ids.append(ears.stream.id)
+        take()
+        while not ears.stream.upload_done:
+            rig.serve(rig.peer.window(ears.stream.id, 7_001))
+            take()
+    body.release()
+    other = rig.body(b"o" * len(content))
+    frames = rig.reader.read(b"".join(copies))
+    for stream in ids:
+        assert b"".join(one.payload for one in frames if (one.kind, one.stream) == (DATA, stream)) == content
+    assert [b"".join(bytes(piece) for piece in output) for output in outputs] == copies
+    other.release()
 
 
 def test_an_empty_body_is_an_empty_frame_with_end_stream(rig: Rig) -> None:
@@ -276,11 +308,11 @@ def test_trailers_of_a_request_follow_its_last_data(rig: Rig) -> None:
     assert ears.calls == ["upload_done"]
 
 
-# --- the peer's to send ------------------------------------------------------------------------------------------
+# --- the peer's to send
 
 
 def test_bytes_of_the_body_are_credited_when_the_receiver_says_so(new_rig: Any) -> None:
-    """RFC 9113 section 6.9: not before the client's socket took them, and never more than half a window late."""
+    """RFC 9113 section 6.9: not before the client's socket took them, at most half a window late."""
     rig = new_rig(WireLimits(stream_window_bytes=100_000, connection_window_bytes=200_000)).start()
     ears = rig.open()
     rig.serve(rig.peer.response(1), *[rig.peer.data(1, bytes(10_000)) for _ in range(10)])

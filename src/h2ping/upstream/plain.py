@@ -1,19 +1,19 @@
-"""The plain engine: HTTP/2 by h2's public API, correct and slow. The oracle of the compiled one, and its fallback.
+"""The plain engine: HTTP/2 by h2's public API, correct and slow; oracle and fallback of the compiled one.
 
 Theory of operation
 -------------------
-1. `splitter` makes frames of the peer's bytes and refuses those of wrong form. This file decides what a frame may
-   do to a stream. Only what passes both reaches h2, frame by frame; an error that h2 still finds is the
+1. `splitter` makes frames of the peer's bytes and refuses those of wrong form. This file decides what a frame
+   may do to a stream. Only what passes both reaches h2, frame by frame; an error that h2 still finds is the
    connection's.
-2. h2 keeps settings, stream states, flow-control windows, PING and the encoder. It never sees GOAWAY in either
-   direction (it closes its machine on any), PRIORITY (it kills the connection over a dependency), PUSH_PROMISE, or
-   frames on streams that are over (it answers each of them with RST_STREAM).
-3. Field blocks are decoded here, so that a malformed response is its stream's fault only (`response`); h2 gets
-   a stand-in block that moves its state along.
+2. h2 keeps settings, stream states, flow-control windows, PING and the encoder. It never sees GOAWAY in
+   either direction (it closes its machine on any), PRIORITY (it kills the connection over a dependency),
+   PUSH_PROMISE, or frames on streams that are over (it answers each of them with RST_STREAM).
+3. Field blocks are decoded here, so that a malformed response is its stream's fault only (`response`); h2
+   gets a stand-in block that moves its state along.
 4. What has arrived for a stream that is over, and all padding, goes back to the connection's window at once.
    Bytes handed to a receiver go back when it credits them, or all at once when the stream is reset or fails.
-5. Control frames and HEADERS wait in one queue in the order they were made; DATA is made only in `take_output`,
-   behind them, stream by stream in turn.
+5. Control frames and HEADERS wait in one queue in the order they were made; DATA is made only in
+   `take_output`, behind them, stream by stream in turn.
 6. A stream leaves the table before its receiver or the owner hears of its end, so that both may open another.
 
 This module knows neither sockets nor time.
@@ -57,9 +57,11 @@ OUTPUT_BYTES = 256 << 10
 DATA_BYTES = 16_375
 """Content of one DATA frame: with its header it fills one TLS record, whatever more the peer would take."""
 ENCODER_TABLE_BYTES = 4096
-"""The peer may offer a larger HPACK table; ours stays at the default, because memory is counted per connection."""
+"""The peer may offer a larger HPACK table; ours stays at the default, because memory is counted per
+connection."""
 UNSEEN_CREDIT_BYTES = 16 << 10
-"""Credit for frames on streams that are over, collected before it is sent: a frame for every frame is too many."""
+"""Credit for frames on streams that are over, collected before it is sent: a frame for every frame is too
+many."""
 UNLIMITED_BYTES = 1 << 62
 LAST_STREAM_ID = 2**31 - 1
 NO_LIMIT = 2**31 - 1
@@ -435,7 +437,10 @@ class PlainWire:
         self._fail_stream(stream, ErrorCode.PROTOCOL_ERROR, UpstreamError(MALFORMED_RESPONSE, detail))
 
     def _finish(self, stream: PlainStream) -> bool:
-        """The peer's END_STREAM has arrived. True when that closes the stream, which is then off the table."""
+        """The peer's END_STREAM has arrived.
+
+        True when that closes the stream, which is then off the table.
+        """
         stream.complete = True
         if stream.upload_done:
             self._leave(stream)
@@ -482,7 +487,8 @@ class PlainWire:
     def _credit_unseen(self, size: int) -> None:
         """Give the connection's window back bytes that h2 takes no account of any more.
 
-        h2 would count them again, or answer with RST_STREAM; a WINDOW_UPDATE past it keeps both sides' sums right.
+        h2 would count them again, or answer with RST_STREAM; a WINDOW_UPDATE past it keeps both sides' sums
+        right.
         """
         self._unseen += size
         if self._unseen >= UNSEEN_CREDIT_BYTES:
@@ -582,7 +588,7 @@ class PlainWire:
             self._owner.on_stream_closed()
 
     def _after_end(self, stream: PlainStream) -> None:
-        """DATA or HEADERS after END_STREAM while we still send: the stream's error STREAM_CLOSED (section 5.1)."""
+        """DATA or HEADERS after END_STREAM while we still send: its error STREAM_CLOSED (section 5.1)."""
         self._fail_stream(
             stream, ErrorCode.STREAM_CLOSED, UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
         )
@@ -624,7 +630,8 @@ class PlainWire:
             setting = int.from_bytes(frame.payload[at : at + 2], "big")
             value = int.from_bytes(frame.payload[at + 2 : at + 6], "big")
             if setting == 1:
-                # hyperframe keeps the last of several; the encoder must tell the smallest (RFC 7541 section 4.2).
+                # hyperframe keeps the last of several; the encoder must tell the smallest (RFC 7541 section
+                # 4.2).
                 self._h2.encoder.header_table_size = value
             if setting == 2 and value != 0:
                 raise ConnectionFault(

@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 1. A frame that is too large is refused when its nine bytes of header are there, before its payload is
    (RFC 9113 section 4.2).
-2. What a frame must look like by itself (length, stream 0 or not, padding) is checked here; what it may do to a
-   stream is not. Two faults that are the stream's only are left to the reader: PRIORITY of a wrong length and a
-   WINDOW_UPDATE of zero (RFC 9113 sections 6.3 and 6.9).
-3. HEADERS or PUSH_PROMISE and their CONTINUATION frames come out as one frame with the joined block. Nothing may
-   stand between them (RFC 9113 section 4.3).
+2. What a frame must look like by itself (length, stream 0 or not, padding) is checked here; what it may do to
+   a stream is not. Two faults that are the stream's only are left to the reader: PRIORITY of a wrong length
+   and a WINDOW_UPDATE of zero (RFC 9113 sections 6.3 and 6.9).
+3. HEADERS or PUSH_PROMISE and their CONTINUATION frames come out as one frame with the joined block. Nothing
+   may stand between them (RFC 9113 section 4.3).
 4. Unknown frame types come out, so that they can be counted; unknown flags and reserved bits are ignored
    (RFC 9113 section 4.1).
 
@@ -70,7 +70,8 @@ class Frame(NamedTuple):
     flags: int
     stream_id: int
     payload: bytes
-    """Content without padding and priority: DATA's bytes, the whole field block, else the payload as it came."""
+    """Content without padding and priority: DATA's bytes, the whole field block, else the payload as it
+    came."""
     raw: bytes
     """The frame as it came, header and all (of a joined block: its first frame)."""
     promised_id: int = 0
