@@ -85,7 +85,7 @@ cdef enum:
     DEFAULT_WINDOW = 65535          # RFC 9113 section 6.9.2
 
 cdef enum:
-    OUTPUT = 262144
+    OUTPUT = 65536
     CONTROL_ROOM = 2048
     MOST_CONTROL_ROOM = 65536       # a buffer that a burst blew up is not kept
     STREAM_SHARE = 4                # credit is collected to a quarter of a stream's window,

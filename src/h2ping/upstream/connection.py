@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 NO_ERROR = 0x0
 
-WRITE_HIGH_BYTES = 256 << 10
+WRITE_HIGH_BYTES = 128 << 10
 """Bytes in the transport above which DATA is held back: what a PING may have to wait behind."""
-WRITE_LOW_BYTES = 64 << 10
+WRITE_LOW_BYTES = 32 << 10
 TAKES_A_TURN = 4
 """Batches of output written in one turn of the loop before other connections get theirs."""
 

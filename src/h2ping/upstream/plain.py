@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from h2ping.upstream.wire import Fields, Receiver, RequestBody, WireLimits, WireOwner
 
 RECEIVE_BYTES = 64 << 10
-OUTPUT_BYTES = 256 << 10
+OUTPUT_BYTES = 64 << 10
 """DATA that one `take_output` hands out: small enough that a PING queued behind it is soon sent."""
 DATA_BYTES = 16_375
 """Content of one DATA frame: with its header it fills one TLS record, whatever more the peer would take."""
