@@ -4,3 +4,12 @@ Importing this package costs nothing: no event loop, no HTTP library, no extensi
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`running` and `Running`, imported when they are asked for."""
+    if name in ("running", "Running"):
+        from h2ping import child
+
+        return getattr(child, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,6 +26,13 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("h2ping.show:config_command", "print each effective value and where it came from"),
     "demo": ("h2ping.lab.cli:demo", "the same slow calls straight and through h2ping, on a simulated path"),
     "lab": ("h2ping.lab.cli:lab", "the path, simulated; with trace, proof or memory: a run that must hold"),
+    "env": (
+        "h2ping.shell:main",
+        'for eval "$(h2ping env https://HOST)": a proxy for this shell, OPENAI_BASE_URL',
+    ),
+    "gym": ("h2ping.gym.cli:main", "run a NeMo Gym command with the proxies of its sidecar block"),
+    "node": ("h2ping.node:main", "run a command with its proxy beside it: a job step, an entry point"),
+    "ray": ("h2ping.cluster:main", "a proxy on every node of a Ray cluster: up, down, status"),
 }
 """Sub-commands of `h2ping`: name -> (module:function, what it does). The function takes the words after the
 name and returns the exit code."""

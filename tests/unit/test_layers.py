@@ -13,13 +13,13 @@ PACKAGE = Path(__file__).parents[2] / "src" / "h2ping"
 
 LAYERS: list[set[str]] = [
     {"errors", "units", "address", "config", "clock", "metrics", "log", "headers", "retry", "timers", "_fast"},
-    {"answer", "memory", "lifecycle", "sources", "arguments", "upstream.response", "upstream.splitter", "upstream.keepalive"},
+    {"answer", "memory", "lifecycle", "tether", "foreground", "sources", "arguments", "upstream.response", "upstream.splitter", "upstream.keepalive"},
     {"upstream.wire", "upstream.plain"},
     {"upstream.dial", "upstream.connection", "upstream.pool", "downstream"},
     {"exchange"},
     {"instance"},
     {"server", "admin"},
-    {"cli", "show", "gym", "lab", "node", "ray", "running"},
+    {"cli", "show", "gym", "lab", "node", "cluster", "shell", "child", "pytest_plugin"},
 ]
 """Lowest first. A module imports from its own layer and from those below."""
 

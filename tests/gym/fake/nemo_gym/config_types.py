@@ -1,0 +1,2 @@
+class ConfigError(Exception):
+    """A mistake in the configuration; printed, not traced."""
