@@ -53,7 +53,7 @@ async def test_each_failed_or_repeated_request_has_one_line_that_says_why(stage:
     async def script(request: Request) -> None:
         if request.path == b"/goaway":
             if first_time(request):
-                request.conn.send(goaway(request.stream - 2))
+                request.conn.send(goaway(request.stream - 1))
             else:
                 request.respond(200)
         elif request.path == b"/refused":
@@ -69,7 +69,7 @@ async def test_each_failed_or_repeated_request_has_one_line_that_says_why(stage:
 
     origin = await stage.origin(script)
     proxy = await stage.proxy(
-        origin, "--log-format=json", "--ping-interval=200ms", "--ping-timeout=200ms"
+        origin, "--log-format=json", "--log-level=info", "--ping-interval=200ms", "--ping-timeout=200ms"
     )  # fmt: skip
     wanted = {
         "/goaway": ("goaway-refused", "NO_ERROR", 200),

@@ -13,7 +13,7 @@ from tests.support.framing import goaway
 if TYPE_CHECKING:
     from tests.contract.conftest import Launcher
     from tests.support.client import Client
-    from tests.support.scripted_origin import Request
+    from tests.support.scripted_origin import Conn, Request
 
 
 async def _echo(request: Request) -> None:
@@ -71,11 +71,19 @@ async def test_a_request_in_flight_across_a_rotation_finishes_on_the_old_connect
 async def test_goaway_after_each_response_fails_none_of_200_requests(gym: Launcher) -> None:
     """2 ms apart, 1 KiB each."""
 
+    last: dict[Conn, int] = {}
+
     async def answer_and_leave(request: Request) -> None:
-        body = await request.complete()
         conn = request.conn
+        if request.stream > last.get(conn, request.stream):
+            return  # came after GOAWAY, which refused it
+        body = await request.complete()
         request.respond(200, body)
-        conn.fin(goaway(request.stream))
+        if conn not in last:
+            last[conn] = max(conn.requests)
+            conn.send(goaway(last[conn]))
+        if all(other.answered for other in conn.requests.values() if other.stream <= last[conn]):
+            conn.fin()
 
     origin = await gym.stage.origin(answer_and_leave)
     proxy = await gym.start(origin)
@@ -89,6 +97,7 @@ async def test_goaway_after_each_response_fails_none_of_200_requests(gym: Launch
     responses = await asyncio.gather(*waiting)
     assert [response.status for response in responses] == [200] * 200
     assert all(response.body == body for response in responses)
+    assert sum(request.answered for request in origin.requests) == 200
 
 
 IDLE, SILENCE = 0.2, 0.6
