@@ -140,6 +140,8 @@ class Server:
             if IMPLEMENTATION != "compiled":
                 log.plain_engine()
             self._on_listening()
+            if admin is not None:
+                log.note(f"probes and metrics on http://{admin.address}/")
             if main.ready_file:
                 ready = lifecycle.ReadyFile(main.ready_file)
             if admin is not None:
