@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("h2ping.show:config_command", "print each effective value and where it came from"),
+    "causes": ("h2ping.show:causes_command", "what the causes in log lines and answers mean, what to do"),
     "demo": ("h2ping.lab.cli:demo", "the same slow calls straight and through h2ping, on a simulated path"),
     "lab": ("h2ping.lab.cli:lab", "the path, simulated; with trace, proof or memory: a run that must hold"),
     "env": (

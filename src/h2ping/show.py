@@ -167,6 +167,25 @@ def _quoted(value: str) -> str:
     return value if plain else json.dumps(value)
 
 
+def causes_command(argv: Sequence[str]) -> int:
+    """`h2ping causes [NAME ...]`: the table of docs/causes.md, or some rows of it."""
+    if any(word in ("-h", "-help", "--help") for word in argv):
+        print(
+            f"Usage: {PROGRAM} causes [NAME ...]\n\nWhat a cause means and what to do; all of them without a name."
+        )
+        return 0
+    unknown = [word for word in argv if word not in CAUSES]
+    if unknown:
+        raise ConfigError("", f'no cause is named "{unknown[0][:60]}"; see {PROGRAM} causes', exit_code=2)
+    shown = [cause for cause in CAUSES.values() if cause.token in argv or not argv]
+    for cause in shown:
+        status = f"{cause.status}, permanent" if cause.permanent else str(cause.status)
+        print(f"{cause.token} ({status})")
+        for text in (cause.meaning, cause.action):
+            print(textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  "))
+    return 0
+
+
 # --- generated documents --------------------------------------------------------------------------
 
 

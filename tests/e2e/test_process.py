@@ -157,9 +157,8 @@ async def test_a_proxy_ends_soon_after_its_parent_was_killed(any_stage: Stage, b
     loop = asyncio.get_running_loop()
     parent.kill()
     killed = loop.time()
-    rest = await asyncio.wait_for(
-        parent.stdout.read(), PATIENCE
-    )  # ends when the proxy, its last writer, does
+    # The output ends when the proxy, its last writer, does.
+    rest = await asyncio.wait_for(parent.stdout.read(), PATIENCE)
     assert loop.time() - killed < ORPHAN_LIMIT
     await parent.wait()
     assert b"the parent process is gone" in rest

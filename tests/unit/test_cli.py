@@ -298,6 +298,18 @@ def test_config_without_an_upstream_shows_the_rest(capsys: pytest.CaptureFixture
     assert "Usage: h2ping config" in capsys.readouterr().out
 
 
+def test_causes_explains_what_stands_in_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["causes", "alpn", "flood"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("alpn (421, permanent)\n  The upstream did not choose h2 by ALPN")
+    assert "\nflood (502)\n" in text
+    assert cli.main(["causes"]) == 0
+    assert all(f"{token} (" in text + capsys.readouterr().out for token in ("alpn", "flood"))
+    assert cli.main(["causes", "-h"]) == 0
+    assert cli.main(["causes", "nonsense"]) == 2
+    assert 'no cause is named "nonsense"' in capsys.readouterr().err
+
+
 # --- generated documents --------------------------------------------------------------------------
 
 MAKE = "run `python -m h2ping.show .` in the root of the repository"
