@@ -202,6 +202,7 @@ def test_abandon_fails_what_is_open_and_nothing_else(rig: Rig) -> None:
     """The connection is gone: the owner's error goes to every stream without a complete response."""
     waiting, half, complete, uploading = rig.open(), rig.open(), rig.open(), None
     uploading = rig.open(rig.body(b"", size=5, complete=False), method=b"POST")
+    rig.sent()
     rig.serve(rig.peer.response(3), rig.peer.data(3, b"ab"), rig.peer.response(5, end=True))
     rig.serve(rig.peer.response(7, end=True))
     lost = UpstreamError(CONNECTION_LOST, "closed by the peer")
@@ -217,6 +218,18 @@ def test_abandon_fails_what_is_open_and_nothing_else(rig: Rig) -> None:
     half.stream.credit(2)
     rig.serve(rig.peer.response(1, end=True))
     assert waiting.calls == ["failed"]
+
+
+def test_a_request_whose_headers_never_left_was_never_sent(rig: Rig) -> None:
+    """RFC 9113 section 8.7: not even the transport had it, so it may be sent again whatever its method."""
+    sent = rig.open()
+    rig.sent()
+    kept = rig.open(rig.body(b"x" * 100))
+    lost = UpstreamError(CONNECTION_LOST, "reset by the peer")
+    rig.wire.abandon(lost)
+    assert sent.failure is lost
+    assert kept.failure.processed is Processed.NEVER_SENT
+    assert (kept.failure.cause, kept.failure.detail) == (CONNECTION_LOST, "reset by the peer")
 
 
 def test_a_receiver_may_reset_another_stream_while_all_are_abandoned(rig: Rig) -> None:

@@ -53,6 +53,7 @@ cdef class Mux:
     cdef object owner
     cdef dict streams
     cdef uint32_t next_id
+    cdef uint32_t untaken_id        # HEADERS of the streams below it were handed out
     cdef bint draining              # GOAWAY went one way or the other
     cdef bint dead                  # connection error, or abandoned
     # --- the state machines of h2

@@ -196,7 +196,7 @@ cdef class Mux:
         self.advance = machines.connection.state_machine.process_input
         self.streams = {}
         self.ending = []
-        self.next_id = 1
+        self.next_id = self.untaken_id = 1
         self.max_streams = NO_LIMIT
         self.stream_window_bytes = limits.stream_window_bytes
         self.connection_window_bytes = max(<int64_t>limits.connection_window_bytes, DEFAULT_WINDOW)
@@ -345,7 +345,10 @@ cdef class Mux:
             self.leave(stream)
             stream.unconsumed = 0
             if not stream.complete:
-                receiver.on_failed(error)
+                if stream.id >= self.untaken_id:
+                    receiver.on_failed(UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT))
+                else:
+                    receiver.on_failed(error)
             self.owner.on_stream_closed()
         while self.first_waiting is not None:   # by hand: the end of a long chain would recurse
             stream = self.first_waiting
@@ -378,7 +381,7 @@ cdef class Mux:
                     self.pad_pending = False
                     self.payload_left -= 1
                     at += 1
-                    self.begin_data(at[-1])
+                    self.begin_data((at - 1)[0])
                 step = <uint32_t>min(<Py_ssize_t>self.content_left, end - at)
                 if step:
                     self.content_left -= step
@@ -1041,6 +1044,7 @@ cdef class Mux:
             if not self.dead:
                 self.take_data(output, moved)
         self.seal(output)
+        self.untaken_id = self.next_id
         for stream in moved:
             self.after_taking(<MuxStream>stream)
         self.signalled = False

@@ -174,6 +174,8 @@ class PlainWire:
         self._calls = 0
         """Frames that moved nothing on (limits.max_control_frames)."""
         self._unseen = 0
+        self._last_taken = 0
+        """Highest stream id whose HEADERS were handed out."""
         self._promised = 0
         """Highest stream id the peer has promised."""
         self._acknowledged = False
@@ -282,7 +284,8 @@ class PlainWire:
                 continue  # reset by a receiver that heard before it
             self._leave(stream)
             if not stream.complete:
-                stream.receiver.on_failed(error)
+                never = UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT)
+                stream.receiver.on_failed(error if stream.id <= self._last_taken else never)
             self._owner.on_stream_closed()
 
     # --- output -
@@ -300,6 +303,7 @@ class PlainWire:
         if self._control:
             output.append(bytes(self._control))
             self._control.clear()
+            self._last_taken = self._h2.highest_outbound_stream_id
         self._calls = 0
         if not self._held:
             self._answered = 0

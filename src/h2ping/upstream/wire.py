@@ -162,7 +162,8 @@ class Wire(Protocol):
         """Queue our GOAWAY; open streams go on."""
 
     def abandon(self, error: UpstreamError) -> None:
-        """The connection is gone: every open stream gets `on_failed(error)`."""
+        """The connection is gone: every open stream gets `on_failed(error)`; one whose HEADERS `take_output` never
+        gave gets the same as NEVER_SENT."""
 
     def hold_data(self, held: bool) -> None:
         """While held, `take_output` gives control frames and HEADERS, no DATA (the transport is full)."""
