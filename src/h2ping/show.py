@@ -170,9 +170,7 @@ def _quoted(value: str) -> str:
 def causes_command(argv: Sequence[str]) -> int:
     """`h2ping causes [NAME ...]`: the table of docs/causes.md, or some rows of it."""
     if any(word in ("-h", "-help", "--help") for word in argv):
-        print(
-            f"Usage: {PROGRAM} causes [NAME ...]\n\nWhat a cause means and what to do; all of them without a name."
-        )
+        print(f"Usage: {PROGRAM} causes [NAME ...]\n\nWhat causes mean and what to do; without a name, all.")
         return 0
     unknown = [word for word in argv if word not in CAUSES]
     if unknown:
