@@ -5,6 +5,11 @@ Importing this package costs nothing: no event loop, no HTTP library, no extensi
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers take the name for typing's own, whose import would cost
+if TYPE_CHECKING:
+    from h2ping.child import Running as Running
+    from h2ping.child import running as running
+
 
 def __getattr__(name: str) -> object:
     """`running` and `Running`, imported when they are asked for."""

@@ -84,7 +84,7 @@ def resolve_arguments(arguments: Sequence[str]) -> list[str]:
                 configs.append(value)
             else:
                 rest += [flag, value]
-        elif _OVERRIDE.fullmatch(word) and "=" in word:
+        elif _OVERRIDE.fullmatch(word) and ("=" in word or word.startswith("~")):
             rest.append(word)
         # Any other flag is about collecting (`--input`, `--concurrency`) and names no server.
     for found in parts.values():
