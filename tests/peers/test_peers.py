@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,13 @@ async def test_the_aiohttp_client_gets_completions_streams_and_large_uploads(
         assert events[-1] == b"data: [DONE]\n"
         assert len(events) == EVENTS + 1
 
-        async with session.post("/upload", data=LARGE) as answer:
+        async with session.post("/upload", data=io.BytesIO(LARGE)) as answer:
             assert await answer.json() == {"sha256": LARGE_SHA256, "size": len(LARGE)}
 
         async with session.post("/upload", data=_pieces(LARGE)) as answer:
             assert await answer.json() == {"sha256": LARGE_SHA256, "size": len(LARGE)}
 
-        async with session.post("/echo", data=LARGE) as answer:
+        async with session.post("/echo", data=io.BytesIO(LARGE)) as answer:
             assert hashlib.sha256(await answer.read()).hexdigest() == LARGE_SHA256
 
 
@@ -125,7 +126,7 @@ async def test_nghttpd_serves_a_large_file_and_echoes_an_upload(stage: Stage, ng
             assert hashlib.sha256(await answer.read()).hexdigest() == LARGE_SHA256
         async with session.head("/large") as answer:
             assert answer.headers["content-length"] == str(len(LARGE))
-        async with session.post("/large", data=LARGE) as answer:
+        async with session.post("/large", data=io.BytesIO(LARGE)) as answer:
             assert hashlib.sha256(await answer.read()).hexdigest() == LARGE_SHA256
         async with session.get("/none") as answer:
             assert answer.status == 404
