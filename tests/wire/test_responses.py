@@ -521,6 +521,40 @@ def test_frames_after_end_stream_are_the_streams_error_while_we_still_send(
     neighbour_is_well(rig, neighbour)
 
 
+@pytest.mark.parametrize("ended", ["END_STREAM", "RST_STREAM"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        lambda p: p.data(1, b"more"),
+        lambda p: p.data(1),
+        lambda p: p.response(1, 200, ("x-a", "b")),
+        lambda p: p.headers(1, ("x-a", "b"), end=True),
+        lambda p: p.headers(1, block=b"\x88", end_headers=False) + p.continuation(1, end_headers=True),
+    ],
+    ids=["DATA", "empty DATA", "HEADERS", "trailers", "CONTINUATION"],
+)
+def test_a_server_that_goes_on_after_its_own_end_is_told(
+    rig: Rig, script: Callable[[FrameFactory], bytes], ended: str
+) -> None:
+    """RFC 9113 section 5.1, closed: STREAM_CLOSED. Nobody else hears of it."""
+    ears, neighbour = rig.open(), rig.open()
+    rig.serve(rig.peer.response(1, end=ended == "END_STREAM"), rig.peer.reset(1, NO_ERROR))
+    before = ears.calls
+    rig.sent()
+    rig.serve(script(rig.peer))
+    assert rig.resets() == [(1, STREAM_CLOSED)]
+    assert ears.calls == before
+    neighbour_is_well(rig, neighbour)
+
+
+def test_a_server_that_goes_on_for_ever_after_its_own_end_is_cut_off(rig: Rig) -> None:
+    """RFC 9113 section 10.5: each answer is counted."""
+    rig.open()
+    rig.serve(rig.peer.response(1, end=True))
+    rig.sent()
+    assert rig.fault(rig.peer.data(1, b"x") * 6000)[1] == ENHANCE_YOUR_CALM
+
+
 # --- stream errors of other frames
 
 STREAM_ERRORS: list[tuple[str, int, Callable[[FrameFactory], bytes]]] = [

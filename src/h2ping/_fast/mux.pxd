@@ -53,6 +53,7 @@ cdef class Mux:
     cdef object owner
     cdef dict streams
     cdef uint32_t next_id
+    cdef dict cut                   # ids of streams that we ended, the last ones: frames for them are on their way
     cdef uint32_t untaken_id        # HEADERS of the streams below it were handed out
     cdef bint draining              # GOAWAY went one way or the other
     cdef bint dead                  # connection error, or abandoned
@@ -134,6 +135,7 @@ cdef class Mux:
     cdef int count_call(self) except -1
     cdef int count_answer(self, int64_t size) except -1
     cdef MuxStream find(self)
+    cdef int answer_closed(self) except -1
     # --- streams
     cdef int leave(self, MuxStream stream) except -1
     cdef bint finish(self, MuxStream stream) except -1
@@ -144,6 +146,7 @@ cdef class Mux:
     cdef int credit_stream(self, MuxStream stream, int64_t size) except -1
     cdef int reset_stream(self, MuxStream stream, uint32_t code) except -1
     cdef int queue_reset(self, MuxStream stream, uint32_t code) except -1
+    cdef int remember_cut(self, MuxStream stream) except -1
     # --- out
     cdef uint8_t* reserve(self, size_t size) except NULL
     cdef int queue_bytes(self, bytes data) except -1

@@ -87,6 +87,7 @@ cdef enum:
 cdef enum:
     OUTPUT = 65536
     CONTROL_ROOM = 2048
+    CUT_STREAMS = 1000              # a peer needs no longer than that many streams to hear of a reset
     MOST_CONTROL_ROOM = 65536       # a buffer that a burst blew up is not kept
     STREAM_SHARE = 4                # credit is collected to a quarter of a stream's window,
     CONNECTION_SHARE = 4            # and of the connection's; when less than that is left of the connection's,
@@ -196,6 +197,7 @@ cdef class Mux:
         self.advance = machines.connection.state_machine.process_input
         self.streams = {}
         self.ending = []
+        self.cut = {}
         self.next_id = self.untaken_id = 1
         self.max_streams = NO_LIMIT
         self.stream_window_bytes = limits.stream_window_bytes
@@ -477,6 +479,16 @@ cdef class Mux:
             raise connection_fault(CODE_PROTOCOL_ERROR, f"frame of type {self.frame.kind} on an idle stream")
         return <MuxStream>stream
 
+    cdef int answer_closed(self) except -1:
+        """DATA or HEADERS on a stream that is over (RFC 9113 section 5.1).
+
+        On one that we ended they were on their way, and are dropped. The peer that ended it itself is told.
+        """
+        if self.frame.stream_id % 2 == 0 or self.frame.stream_id in self.cut:
+            return 0
+        self.queue_frame4(RST_STREAM, self.frame.stream_id, CODE_STREAM_CLOSED)
+        return self.count_answer(FRAME_HEADER + 4)
+
     # --- in: DATA (RFC 9113 section 6.1) -----------------------------------------------------------------------------
     cdef int begin_data(self, uint32_t padding) except -1:
         """All is known of a DATA frame but its content."""
@@ -496,7 +508,8 @@ cdef class Mux:
             raise connection_fault(CODE_FLOW_CONTROL_ERROR, "more DATA than the connection's window")
         self.receive_window -= size
         if stream is None:
-            return self.credit_connection(size)
+            self.credit_connection(size)
+            return self.answer_closed()
         if stream.complete:
             self.credit_connection(size)
             error = UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
@@ -654,7 +667,7 @@ cdef class Mux:
             raise connection_fault(CODE_COMPRESSION_ERROR, f"HPACK: {error}") from None
         stream = self.find()
         if stream is None:
-            return 0
+            return self.answer_closed()
         if stream.complete:
             error = UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
             return self.fail_stream(stream, CODE_STREAM_CLOSED, error)
@@ -829,6 +842,7 @@ cdef class Mux:
             stream = <MuxStream>item
             if stream.id <= last or stream.over:    # over: by what the failure of an earlier one set off
                 continue
+            self.remember_cut(stream)       # a peer that answers it all the same is not told off
             error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)
             self.fail_stream(stream, NO_CODE, error)
         self.owner.on_goaway(last, code, debug)
@@ -900,9 +914,16 @@ cdef class Mux:
         return 0
 
     cdef int queue_reset(self, MuxStream stream, uint32_t code) except -1:
+        self.remember_cut(stream)
         self.advance(self.machines.connection_send_reset)
         stream.machine(self.machines.send_reset)
         return self.queue_frame4(RST_STREAM, stream.id, code)
+
+    cdef int remember_cut(self, MuxStream stream) except -1:
+        self.cut[stream.id] = None
+        if len(self.cut) > CUT_STREAMS:
+            del self.cut[next(iter(self.cut))]
+        return 0
 
     # --- windows of what we receive (RFC 9113 section 6.9) -----------------------------------------------------------
     cdef int forgive(self, MuxStream stream) except -1:

@@ -63,6 +63,8 @@ UNSEEN_CREDIT_BYTES = 16 << 10
 """Credit for frames on streams that are over, collected before it is sent: a frame for every frame is too
 many."""
 UNLIMITED_BYTES = 1 << 62
+CUT_STREAMS = 1000
+"""Streams we ended that are remembered: no peer needs more of them to hear of a reset."""
 LAST_STREAM_ID = 2**31 - 1
 NO_LIMIT = 2**31 - 1
 
@@ -165,6 +167,8 @@ class PlainWire:
         )
         self._h2.encoder = _Encoder()
         self._streams: dict[int, PlainStream] = {}
+        self._cut: dict[int, None] = {}
+        """Ids of the last streams that we ended: frames for them may be on their way."""
         self._turns: deque[PlainStream] = deque()
         """Streams that upload, in the order of their next DATA frame."""
         self._control = bytearray()
@@ -196,7 +200,7 @@ class PlainWire:
             splitter.WINDOW_UPDATE: self._receive_window_update,
         }
 
-    # --- the owner's calls -
+    # --- the owner's calls
 
     @property
     def can_open(self) -> bool:
@@ -288,7 +292,7 @@ class PlainWire:
                 stream.receiver.on_failed(error if stream.id <= self._last_taken else never)
             self._owner.on_stream_closed()
 
-    # --- output -
+    # --- output
 
     def hold_data(self, held: bool) -> None:
         """See Wire."""
@@ -392,12 +396,13 @@ class PlainWire:
     def _queue(self) -> None:
         self._control += self._h2.data_to_send()
 
-    # --- streams -
+    # --- streams
 
     def reset_stream(self, stream: PlainStream, code: int) -> None:
         """RST_STREAM; the receiver hears nothing more."""
         self._leave(stream)
         if not self._dead:
+            self._remember_cut(stream)
             self._h2.reset_stream(stream.id, code)
             self._queue()
             self._forgive(stream)
@@ -410,6 +415,11 @@ class PlainWire:
             self._h2.acknowledge_received_data(size, stream.id)
             self._queue()
             self.signal()
+
+    def _remember_cut(self, stream: PlainStream) -> None:
+        self._cut[stream.id] = None
+        if len(self._cut) > CUT_STREAMS:
+            del self._cut[next(iter(self._cut))]
 
     def _leave(self, stream: PlainStream) -> None:
         """Take the stream off the table (rule 6)."""
@@ -430,6 +440,7 @@ class PlainWire:
         """End the stream by our own RST_STREAM(code), or without one when the peer has closed it."""
         self._leave(stream)
         if code is not None:
+            self._remember_cut(stream)
             self._h2.reset_stream(stream.id, code)
             self._queue()
         self._forgive(stream)
@@ -451,7 +462,7 @@ class PlainWire:
             return True
         return False
 
-    # --- frames -
+    # --- frames
 
     def _receive_frame(self, frame: Frame) -> None:
         if not self.settled and (frame.type != splitter.SETTINGS or frame.flags & ACK):
@@ -504,8 +515,7 @@ class PlainWire:
         flow_size = len(frame.raw) - 9
         if stream is None or stream.complete:
             self._credit_unseen(flow_size)
-            if stream is not None:
-                self._after_end(stream)
+            self._after_end(stream, frame)
             return
         end = bool(frame.flags & END_STREAM)
         stream.seen += len(frame.payload)
@@ -531,10 +541,8 @@ class PlainWire:
     def _receive_headers(self, frame: Frame) -> None:
         fields = self._decode(frame.payload)  # of any stream: the table is the connection's (section 4.3)
         stream = self._find(frame)
-        if stream is None:
-            return
-        if stream.complete:
-            self._after_end(stream)
+        if stream is None or stream.complete:
+            self._after_end(stream, frame)
             return
         # RFC 9113 section 6.5.2: as SETTINGS_MAX_HEADER_LIST_SIZE counts.
         if sum(len(name) + len(value) + 32 for name, value in fields) > self.limits.max_field_section_bytes:
@@ -591,11 +599,18 @@ class PlainWire:
         if over:
             self._owner.on_stream_closed()
 
-    def _after_end(self, stream: PlainStream) -> None:
-        """DATA or HEADERS after END_STREAM while we still send: its error STREAM_CLOSED (section 5.1)."""
-        self._fail_stream(
-            stream, ErrorCode.STREAM_CLOSED, UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
-        )
+    def _after_end(self, stream: PlainStream | None, frame: Frame) -> None:
+        """DATA or HEADERS where none may come any more: STREAM_CLOSED, of the stream (section 5.1).
+
+        On a stream that we ended they were on their way, and are dropped.
+        """
+        if stream is not None:
+            error = UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
+            self._fail_stream(stream, ErrorCode.STREAM_CLOSED, error)
+        elif frame.stream_id % 2 and frame.stream_id not in self._cut:
+            code = ErrorCode.STREAM_CLOSED.to_bytes(4, "big")
+            self._control += build_frame(splitter.RST_STREAM, 0, frame.stream_id, code)
+            self._count_answer(13)
 
     def _decode(self, block: bytes) -> Fields:
         try:
@@ -637,11 +652,9 @@ class PlainWire:
                 # hyperframe keeps the last of several; the encoder must tell the smallest (RFC 7541 section
                 # 4.2).
                 self._h2.encoder.header_table_size = value
-            if setting == 2 and value != 0:
-                raise ConnectionFault(
-                    ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server"
-                )  # section 6.5.2
-        # h2 4.4 keeps closed streams until this is asked, and would count a change of the window on them, too.
+            if setting == 2 and value != 0:  # section 6.5.2
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH of a server")
+        # h2 4.4 keeps closed streams until this is asked, and would change their windows, too.
         _ = self._h2.open_outbound_streams
         self._pass_on(frame.raw)
         self._count_answer(9)
@@ -684,6 +697,7 @@ class PlainWire:
             if stream.over:
                 continue  # ended by what an earlier one's failure set off
             # h2 must forget the stream; the peer ignores it already and needs no RST_STREAM (section 6.8).
+            self._remember_cut(stream)
             self._h2.reset_stream(stream.id, ErrorCode.CANCEL)
             self._h2.data_to_send()
             error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)
@@ -707,6 +721,7 @@ class PlainWire:
         )
         if stream is not None and any(isinstance(event, h2.events.StreamReset) for event in events):
             # h2 has queued RST_STREAM(FLOW_CONTROL_ERROR) (section 6.9.1).
+            self._remember_cut(stream)
             self._fail_stream(stream, None, UpstreamError(PROTOCOL_ERROR, "a window above 2^31-1"))
 
 
