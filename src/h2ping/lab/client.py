@@ -179,6 +179,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._alive = False
+        self.transport.close()  # as in Session.connection_lost
         self._settle("closed" if error is None else "reset")
         self._client.lost(self)
 

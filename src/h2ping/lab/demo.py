@@ -142,7 +142,7 @@ class Board:
     def table(self, state: State) -> list[str]:
         """The table's lines, coloured."""
         now = time.monotonic() - state.started
-        lines = ["", f"  call  thinks   {'straight, HTTP/1.1':<28}through h2ping, HTTP/2 with PING"]
+        lines = ["", f"  call  thinks   {'straight, HTTP/1.1':<34}through h2ping, HTTP/2 with PING"]
         for index in range(state.plan.calls):
             cells = [_cell(state.outcomes.get((side, index)), now) for side in (STRAIGHT, THROUGH)]
             lines.append(f"  {index + 1:>4}  {state.plan.thinks(index):4.1f} s   {cells[0]}{cells[1]}")
@@ -152,10 +152,10 @@ class Board:
 
 def _cell(outcome: Outcome | None, now: float) -> str:
     if outcome is None:
-        return f"\x1b[33m{f'waits  {now:4.1f} s':<28}\x1b[0m"
+        return f"\x1b[33m{f'waits  {now:4.1f} s':<34}\x1b[0m"
     if outcome.lived:
-        return f"\x1b[32m{f'lived  {outcome.elapsed:4.1f} s':<28}\x1b[0m"
-    return f"\x1b[31m{f'died   {outcome.elapsed:4.1f} s  {outcome.words}'[:27]:<28}\x1b[0m"
+        return f"\x1b[32m{f'lived  {outcome.elapsed:4.1f} s':<34}\x1b[0m"
+    return f"\x1b[31m{f'died   {outcome.elapsed:4.1f} s  {outcome.words}'[:33]:<34}\x1b[0m"
 
 
 def verdict(state: State) -> list[str]:

@@ -184,6 +184,7 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self.transport.close()  # Python 3.10's TLS transport warns when nobody said so, even when it is gone
         for timer in self._timers:
             timer.cancel()
         for stream in list(self.streams.values()):

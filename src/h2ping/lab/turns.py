@@ -53,6 +53,7 @@ class Turns(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._transport.close()  # as in Session.connection_lost
         if self._call is not None:
             if self._call.task is not None:
                 self._call.task.cancel()
