@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
-KeyT = TypeVar("KeyT", bound="Hashable")
+KeyT = TypeVar("KeyT")
+"""Hashable by identity."""
 
 
 class Timer(Protocol):

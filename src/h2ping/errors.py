@@ -254,7 +254,12 @@ class UpstreamError(_CausedError):
     """
 
     def __init__(
-        self, cause: Cause, detail: str = "", *, processed: Processed = Processed.MAYBE, code: int | None = None
+        self,
+        cause: Cause,
+        detail: str = "",
+        *,
+        processed: Processed = Processed.MAYBE,
+        code: int | None = None,
     ) -> None:
         super().__init__(cause, detail)
         self.processed = processed

@@ -21,7 +21,7 @@ It knows neither the bytes of a protocol nor timers nor sockets. It is callbacks
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from h2ping import headers, log, retry, timers
 from h2ping.answer import error_response, status_of
@@ -65,9 +65,9 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_again_timer", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error", "_lost_attempts", "_sent_at", "_stream", "_uncredited",
-        "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status",
-        "stream_id", "upstream_status",
+        "_again_timer", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error", "_lost_attempts",
+        "_sent_at", "_stream", "_uncredited", "attempts", "bytes_in", "bytes_out", "ident", "phase", "request",
+        "started", "status", "stream_id", "upstream_status",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, request: Request, client: Client) -> None:
@@ -103,9 +103,11 @@ class Exchange:
         if size == 0 or (size is None and not request.chunked):
             self._instance.pool.acquire(self)
         elif settings.max_body_bytes and size is not None and size > settings.max_body_bytes:
-            self._answer(DownstreamError(BODY_TOO_LARGE, f"{size} bytes, --max-body-bytes {settings.max_body_bytes}"))
+            self._answer(
+                DownstreamError(BODY_TOO_LARGE, f"{size} bytes, --max-body-bytes {settings.max_body_bytes}")
+            )
         else:
-            kept = 0 < settings.retry_body_limit and (size is None or size <= settings.retry_body_limit)
+            kept = settings.retry_body_limit > 0 and (size is None or size <= settings.retry_body_limit)
             self._instance.memory.admit(self, size, kept=kept)
 
     def on_memory(self, body: Body) -> None:
@@ -215,7 +217,7 @@ class Exchange:
         if end:
             self.on_end(None)
 
-    def on_data(self, data: memoryview) -> None:
+    def on_data(self, data: Any) -> None:
         size = len(data)
         self.bytes_out += size
         client = self._client
@@ -267,7 +269,9 @@ class Exchange:
             self._client.abort()
             self._finish(self._explained(error))
         elif verdict is retry.Verdict.NOT_KEPT:
-            self._answer(UpstreamError(COPY_NOT_KEPT, error.cause.token, processed=error.processed, code=error.code))
+            self._answer(
+                UpstreamError(COPY_NOT_KEPT, error.cause.token, processed=error.processed, code=error.code)
+            )
         else:
             self._answer(self._explained(error))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class Instance:
             clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout
         )
         self.next_ident: Callable[[], int] = itertools.count(1).__next__
-        self._on_empty: Callable[[], None] | None = None
+        self._empty: asyncio.Future[None] | None = None
 
     def make_exchange(self, request: Request, client: Client) -> Exchange:
         """The factory that the listener's clients are given."""
@@ -67,14 +68,14 @@ class Instance:
             log.request_failed(self.settings, exchange.record(error))
         elif exchange.attempts > 1 or self.settings.access_log:
             log.request_done(self.settings, exchange.record(None))
-        if not self.exchanges and self._on_empty is not None:
-            self._on_empty()
+        if not self.exchanges and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
 
-    def call_when_empty(self, callback: Callable[[], None]) -> None:
-        """Call back once no exchange is left, perhaps now."""
-        self._on_empty = callback
-        if not self.exchanges:
-            callback()
+    async def until_empty(self) -> None:
+        """Return once no exchange is left."""
+        if self.exchanges:
+            self._empty = asyncio.get_running_loop().create_future()
+            await self._empty
 
     def cut_all(self) -> int:
         """End what is left; how many exchanges that were."""

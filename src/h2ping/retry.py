@@ -73,4 +73,5 @@ def delay(attempts: int, error: UpstreamError) -> float:
     """Seconds until attempt number `attempts` + 1."""
     if error.cause is GOAWAY_REFUSED and attempts < 3:
         return 0.0
-    return min(LONGEST_DELAY, FIRST_DELAY * 2 ** (attempts - 1)) * random.uniform(0.5, 1.0)
+    longest: float = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (attempts - 1))
+    return longest * random.uniform(0.5, 1.0)

@@ -12,7 +12,6 @@ import errno
 import gc
 import os
 import signal
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from h2ping import __version__, lifecycle, log
@@ -64,8 +63,12 @@ class Listener:
         self.context = ClientContext(
             settings=settings,
             exchanges=instance.make_exchange,
-            head_deadlines=Deadlines(clock, settings.client_head_timeout, lambda client: client.on_head_timeout()),
-            idle_deadlines=Deadlines(clock, settings.client_idle_timeout, lambda client: client.on_idle_timeout()),
+            head_deadlines=Deadlines(
+                clock, settings.client_head_timeout, lambda client: client.on_head_timeout()
+            ),
+            idle_deadlines=Deadlines(
+                clock, settings.client_idle_timeout, lambda client: client.on_idle_timeout()
+            ),
             clients=set(),
             draining=False,
             program=settings.program,
@@ -81,7 +84,9 @@ class Listener:
                 lambda: make_client(self.context), settings.listen.host, settings.listen.port, backlog=BACKLOG
             )
         except OSError as error:
-            reason = "address already in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            reason = (
+                "address already in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            )
             holder = lifecycle.port_holder(settings.listen) if error.errno == errno.EADDRINUSE else None
             held = f" (held by {holder})" if holder else ""
             raise ConfigError("", log.cannot_bind(settings.listen, reason + held)) from None
@@ -124,7 +129,11 @@ class Server:
             Listener(Instance(settings, clock, memory, metrics.instance(settings.name)), clock)
             for settings in self._settings
         ]
-        admin = Admin(main.admin_listen, metrics, lambda: state(listeners, memory, clock)) if main.admin_listen else None
+        admin = (
+            Admin(main.admin_listen, metrics, lambda: state(listeners, memory, clock))
+            if main.admin_listen
+            else None
+        )
         ready: lifecycle.ReadyFile | None = None
         watch: lifecycle.ParentWatch | None = None
         try:
@@ -171,21 +180,16 @@ class Server:
         log.draining(self._main, grace, sum(len(listener.instance.exchanges) for listener in listeners))
         for listener in listeners:
             listener.close()
-        empty = [asyncio.get_running_loop().create_future() for _ in listeners]
-        for listener, future in zip(listeners, empty, strict=True):
-            listener.instance.call_when_empty(lambda future=future: future.done() or future.set_result(None))
         self._stop.clear()
         again = asyncio.ensure_future(self._stop.wait())
-        everybody = asyncio.gather(*empty)
-        await asyncio.wait([everybody, again], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        if not everybody.done():
+        empty = asyncio.ensure_future(_until_empty(listeners))
+        await asyncio.wait([empty, again], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not empty.done():
             why = "a second signal" if again.done() else None
             cut = sum(listener.instance.cut_all() for listener in listeners)
             log.drain_incomplete(self._main, cut, grace, why)
-            everybody.cancel()
         again.cancel()
-        with suppress(asyncio.CancelledError):
-            await everybody
+        await empty
         # The last responses leave with the client connections that carry them.
         await asyncio.gather(*(self._close_instance(listener) for listener in listeners))
 
@@ -216,6 +220,11 @@ class Server:
         self._stop.set()
 
 
+async def _until_empty(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        await listener.instance.until_empty()
+
+
 def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> dict[str, object]:
     """What /connections shows."""
     now = clock.now()
@@ -237,7 +246,9 @@ def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> di
                 "waiting": listener.instance.pool.waiting,
                 "dialled": listener.instance.pool.dialled,
                 "dials_failed": listener.instance.pool.dials_failed,
-                "connections": [describe(connection, now) for connection in listener.instance.pool.connections],
+                "connections": [
+                    describe(connection, now) for connection in listener.instance.pool.connections
+                ],
             }
             for listener in listeners
         ],

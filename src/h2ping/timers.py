@@ -46,11 +46,14 @@ POLL_MARGIN = 2.0
 def looks_like(seen: Evidence) -> str:
     """A short phrase with its evidence, or nothing when no known timer fits."""
     if _near(seen.silent, ACCELERATOR_IDLE):
-        return f"looks like the accelerator's idle limit of 340s (silent for {seen.silent:.0f}s): use a shorter -ping-interval"
+        what = "the accelerator's idle limit of 340s"
+        return f"looks like {what} (silent for {seen.silent:.0f}s): use a shorter -ping-interval"
     if _near(seen.silent, NAT_IDLE):
-        return f"looks like a NAT's or NLB's idle limit of 350s (silent for {seen.silent:.0f}s): use a shorter -ping-interval"
+        what = "a NAT's or NLB's idle limit of 350s"
+        return f"looks like {what} (silent for {seen.silent:.0f}s): use a shorter -ping-interval"
     if _near(seen.age, ALB_AGE):
-        return f"looks like the balancer's connection age of 3600s (connection {seen.age:.0f}s old): lower -max-conn-age"
+        what = "the balancer's connection age of 3600s"
+        return f"looks like {what} (connection {seen.age:.0f}s old): lower -max-conn-age"
     if abs(seen.requests - ALB_REQUESTS) <= ALB_REQUESTS // 200:
         return (
             f"looks like the balancer's 10,000 requests a connection ({seen.requests} sent): "

@@ -314,7 +314,9 @@ class Stage:
     def _serve(self, sent: tuple[Action, ...], piece: int | None) -> None:
         data = b"".join(self._bytes(*one) for one in sent)
         if any("data" in ears.hooks for ears in self.ears):
-            piece = None  # the compiled engine hands out pieces of a frame, so the reaction would come earlier
+            piece = (
+                None  # the compiled engine hands out pieces of a frame, so the reaction would come earlier
+            )
         for at in range(0, len(data), piece or len(data) or 1):
             self.rig.wire.receive(data[at : at + (piece or len(data))])
 

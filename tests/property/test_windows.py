@@ -216,8 +216,8 @@ def test_downloads_never_stall_when_bytes_are_credited(engine: str, pieces: list
                 connection += one.code
         assert connection <= 150_000
         assert max(windows.values()) <= 70_000
-    for one in ears:
-        one.stream.credit(owed[one.stream.id])
+    for ear in ears:
+        ear.stream.credit(owed[ear.stream.id])
     for update in rig.sent(WINDOW_UPDATE):
         if update.stream:
             windows[update.stream] += update.code

@@ -19,7 +19,9 @@ def request(*fields: tuple[bytes, bytes], method: bytes = b"POST"):  # type: ign
 
 
 def test_an_upstream_error_is_one_line_of_text_that_names_program_and_cause() -> None:
-    raw = error_response(UpstreamError(errors.STREAM_RESET, "INTERNAL_ERROR"), request(), "h2ping", close=False)
+    raw = error_response(
+        UpstreamError(errors.STREAM_RESET, "INTERNAL_ERROR"), request(), "h2ping", close=False
+    )
     head, _, body = raw.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
     assert b"\r\nh2ping-cause: stream-reset" in head

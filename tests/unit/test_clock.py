@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from h2ping.clock import Deadlines
+from typing import Any
+
 from tests.support.fake_clock import FakeClock
+
+from h2ping.clock import Deadlines
 
 
 def test_deadlines_expire_in_the_order_they_were_set() -> None:
-    clock, gone = FakeClock(), []
+    clock = FakeClock()
+    gone: list[Any] = []
     deadlines: Deadlines[str] = Deadlines(clock, 5.0, lambda key: gone.append((key, clock.now())))
     start = clock.now()
     deadlines.add("a")
@@ -18,7 +22,8 @@ def test_deadlines_expire_in_the_order_they_were_set() -> None:
 
 
 def test_a_deadline_that_is_set_again_counts_from_then() -> None:
-    clock, gone = FakeClock(), []
+    clock = FakeClock()
+    gone: list[Any] = []
     deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
     deadlines.add("a")
     clock.advance(4)
@@ -30,7 +35,8 @@ def test_a_deadline_that_is_set_again_counts_from_then() -> None:
 
 
 def test_a_discarded_deadline_never_expires() -> None:
-    clock, gone = FakeClock(), []
+    clock = FakeClock()
+    gone: list[Any] = []
     deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
     deadlines.add("a")
     deadlines.discard("a")
@@ -40,7 +46,8 @@ def test_a_discarded_deadline_never_expires() -> None:
 
 
 def test_a_thousand_deadlines_need_one_timer() -> None:
-    clock, gone = FakeClock(), []
+    clock = FakeClock()
+    gone: list[Any] = []
     deadlines: Deadlines[int] = Deadlines(clock, 5.0, gone.append)
     for key in range(1000):
         deadlines.add(key)
@@ -50,14 +57,16 @@ def test_a_thousand_deadlines_need_one_timer() -> None:
 
 
 def test_a_timeout_of_zero_sets_no_deadline() -> None:
-    clock, gone = FakeClock(), []
+    clock = FakeClock()
+    gone: list[Any] = []
     deadlines: Deadlines[str] = Deadlines(clock, 0, gone.append)
     deadlines.add("a")
     assert (len(deadlines), clock.pending) == (0, 0)
 
 
 def test_closed_deadlines_leave_no_timer() -> None:
-    clock, gone = FakeClock(), []
+    clock = FakeClock()
+    gone: list[Any] = []
     deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
     deadlines.add("a")
     deadlines.close()

@@ -11,13 +11,13 @@ import h2.connection
 import h2.events
 import h2.settings
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from h2ping._fast import Arena
 from h2ping.errors import UpstreamError
 from h2ping.upstream.connection import Connection, describe
 from h2ping.upstream.keepalive import Cadence, Schedule
 from h2ping.upstream.wire import WireLimits
-from tests.support.fake_clock import FakeClock
 
 REQUEST = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"judge"), (b":path", b"/v1")]
 
@@ -91,7 +91,9 @@ class World:
         cadence = Cadence(schedule, 340.0)
         self.connection = Connection(7, self, self.clock, cadence, WireLimits())
         self.transport = FakeTransport()
-        self.peer = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding=None))
+        self.peer = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=False, header_encoding=None)
+        )
         self.events: list[Any] = []
         self.acks = True
 
@@ -111,7 +113,9 @@ class World:
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
         self.peer.initiate_connection()
         if settings:
-            self.peer.update_settings({h2.settings.SettingCodes[name]: value for name, value in settings.items()})
+            self.peer.update_settings(
+                {h2.settings.SettingCodes[name]: value for name, value in settings.items()}
+            )
         await self.exchange()
         await self.connection.settled
         return self
@@ -162,7 +166,7 @@ async def test_a_peer_that_chose_no_h2_gets_no_preface() -> None:
     w.transport = FakeTransport("http/1.1")
     w.connection.connection_made(w.transport)  # type: ignore[arg-type]
     assert (w.transport.take(), w.transport.aborted, w.lost) == (b"", True, 1)
-    with pytest.raises(UpstreamError, match="the peer chose http/1.1"):
+    with pytest.raises(UpstreamError, match=r"the peer chose http/1\.1"):
         await w.connection.settled
 
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+from tests.support.fake_clock import FakeClock
 
 from h2ping import config
+from h2ping.address import Upstream
 from h2ping.errors import ConfigError, Processed, UpstreamError
 from h2ping.upstream import dial as dial_module
 from h2ping.upstream.connection import Connection
 from h2ping.upstream.dial import dial, explain, tls_context, wrong_protocol
 from h2ping.upstream.keepalive import Cadence
 from h2ping.upstream.wire import WireLimits
-from tests.support.fake_clock import FakeClock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def test_the_protocol_that_the_peer_chose_is_named() -> None:
 def test_a_ca_file_that_is_no_certificate_is_a_setting_that_cannot_work(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("no PEM")
-    settings = config.Settings(upstream=config.Upstream.parse("https://h"), ca_file=str(file))
+    settings = config.Settings(upstream=Upstream.parse("https://h"), ca_file=str(file))
     with pytest.raises(ConfigError, match="ca-file"):
         tls_context(settings)
 
@@ -75,7 +76,9 @@ async def attempt(port: int, ca_file: str = "", **settings: str) -> Connection:
         {"upstream": f"https://localhost:{port}", "ca_file": ca_file, "connect_timeout": "300ms", **settings}
     )
     return await dial(
-        parsed, tls_context(parsed), lambda: Connection(1, Owner(), FakeClock(), Cadence(None, 340.0), WireLimits())
+        parsed,
+        tls_context(parsed),
+        lambda: Connection(1, Owner(), FakeClock(), Cadence(None, 340.0), WireLimits()),
     )
 
 

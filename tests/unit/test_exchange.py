@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from h2ping import config, errors, headers, log
 from h2ping._fast.arena_py import Arena
@@ -13,7 +14,6 @@ from h2ping.clock import Deadlines
 from h2ping.errors import Processed, UpstreamError
 from h2ping.exchange import CANCEL, NO_ERROR, Exchange, Phase
 from h2ping.memory import Memory
-from tests.support.fake_clock import FakeClock
 
 
 class FakeStream:
@@ -138,13 +138,17 @@ class World:
             pool=self.pool,
             authority=self.settings.upstream.authority,
             exchanges={},
-            first_byte=Deadlines(self.clock, self.settings.first_byte_timeout, Exchange.on_first_byte_timeout),
+            first_byte=Deadlines(
+                self.clock, self.settings.first_byte_timeout, Exchange.on_first_byte_timeout
+            ),
             metrics=SimpleNamespace(retried=self.retried.append),
             next_ident=lambda: 1,
             on_finished=lambda exchange, error: self.outcomes.append((exchange, error)),
         )
 
-    def start(self, *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/v1") -> Exchange:
+    def start(
+        self, *fields: tuple[bytes, bytes], method: bytes = b"POST", target: bytes = b"/v1"
+    ) -> Exchange:
         request = headers.parse_request(method, target, "1.1", [(b"host", b"x"), *fields], b"/base")
         exchange = Exchange(self.instance(), request, self.client)  # type: ignore[arg-type]
         exchange.start()

@@ -20,7 +20,9 @@ def started(cadence: Cadence | None = None) -> KeepAlive:
     return keepalive
 
 
-def run(keepalive: KeepAlive, end: float, received: dict[float, None] | None = None) -> list[tuple[float, Action]]:
+def run(
+    keepalive: KeepAlive, end: float, received: dict[float, None] | None = None
+) -> list[tuple[float, Action]]:
     """Drive it as a connection does, with bytes received at the given times."""
     log: list[tuple[float, Action]] = []
     times = sorted(received or {})

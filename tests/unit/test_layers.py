@@ -12,8 +12,31 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "h2ping"
 
 LAYERS: list[set[str]] = [
-    {"errors", "units", "address", "config", "clock", "metrics", "log", "headers", "retry", "timers", "_fast"},
-    {"answer", "memory", "lifecycle", "tether", "foreground", "sources", "arguments", "upstream.response", "upstream.splitter", "upstream.keepalive"},
+    {
+        "errors",
+        "units",
+        "address",
+        "config",
+        "clock",
+        "metrics",
+        "log",
+        "headers",
+        "retry",
+        "timers",
+        "_fast",
+    },
+    {
+        "answer",
+        "memory",
+        "lifecycle",
+        "tether",
+        "foreground",
+        "sources",
+        "arguments",
+        "upstream.response",
+        "upstream.splitter",
+        "upstream.keepalive",
+    },
     {"upstream.wire", "upstream.plain"},
     {"upstream.dial", "upstream.connection", "upstream.pool", "downstream"},
     {"exchange"},

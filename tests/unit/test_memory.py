@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+from tests.support.fake_clock import FakeClock
 
 from h2ping.memory import SPARE_BYTES, TRIM_DELAY, Memory
-from tests.support.fake_clock import FakeClock
 
 if TYPE_CHECKING:
     from h2ping.errors import DownstreamError
@@ -63,7 +64,7 @@ class FakeExchange:
         self.error: DownstreamError | None = None
         self.gave_up = False
 
-    def on_memory(self, body: FakeBody) -> None:
+    def on_memory(self, body: Any) -> None:
         self.body = body
 
     def on_no_memory(self, error: DownstreamError) -> None:
@@ -79,14 +80,14 @@ class FakeExchange:
         self.body = None
 
 
-def make(limit: int, *, keep: bool = False) -> tuple[Memory, FakeArena, FakeClock]:
+def make(limit: int, *, keep: bool = False) -> tuple[Any, FakeArena, FakeClock]:
     clock, arena = FakeClock(), FakeArena(limit)
-    return Memory(arena, clock, 60.0, keep=keep), arena, clock  # type: ignore[arg-type]
+    return Memory(cast("Any", arena), clock, 60.0, keep=keep), arena, clock
 
 
 def admit(memory: Memory, size: int | None, *, kept: bool = True) -> FakeExchange:
     exchange = FakeExchange(memory)
-    memory.admit(exchange, size, kept=kept)  # type: ignore[arg-type]
+    memory.admit(exchange, size, kept=kept)
     return exchange
 
 
@@ -179,9 +180,9 @@ def test_a_growing_body_takes_the_room_of_given_up_copies() -> None:
     old = admit(memory, 8)
     growing = admit(memory, None)
     assert growing.body is not None
-    assert not memory.make_room(growing.body)  # type: ignore[arg-type]
+    assert not memory.make_room(growing.body)
     memory.on_sent_whole(old)
-    assert memory.make_room(growing.body)  # type: ignore[arg-type]
+    assert memory.make_room(growing.body)
     assert old.gave_up
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.fake_clock import FakeClock
 
 from h2ping import config, errors
 from h2ping.errors import H2pingError, Processed, UpstreamError
 from h2ping.upstream import pool as pool_module
 from h2ping.upstream.pool import DIAL_ATTEMPTS, Pool, Slots
-from tests.support.fake_clock import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class FakeConnection:
@@ -114,17 +111,14 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    worlds: list[World] = []
-
+def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(**settings: str) -> World:
         made = World(**settings)
         monkeypatch.setattr(pool_module, "dial", made.dial)
-        worlds.append(made)
         return made
 
-    monkeypatch.setattr(pool_module.random, "uniform", lambda low, high: high)
-    yield make
+    monkeypatch.setattr("h2ping.upstream.pool.random.uniform", lambda low, high: high)
+    return make
 
 
 REFUSED = UpstreamError(errors.CONNECT_FAILED, "connection refused", processed=Processed.NEVER_SENT)
@@ -339,15 +333,15 @@ async def test_closing_ends_idle_connections_and_dials(world: Any) -> None:
 
 
 async def test_slots_find_the_least_loaded_without_looking_at_all() -> None:
-    slots = Slots()
+    slots: Any = Slots()
     connections = [FakeConnection(ident, None, 1) for ident in range(5)]  # type: ignore[arg-type]
     for load, connection in enumerate(connections):
-        slots.place(connection, load + 3)  # type: ignore[arg-type]
+        slots.place(connection, load + 3)
     assert slots.least() is connections[0]
-    slots.place(connections[0], 9)  # type: ignore[arg-type]
+    slots.place(connections[0], 9)
     assert slots.least() is connections[1]
-    slots.place(connections[4], 0)  # type: ignore[arg-type]
+    slots.place(connections[4], 0)
     assert slots.least() is connections[4]
     for connection in connections:
-        slots.place(connection, -1)  # type: ignore[arg-type]
+        slots.place(connection, -1)
     assert slots.least() is None

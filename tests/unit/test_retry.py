@@ -41,7 +41,9 @@ MAYBE = UpstreamError(errors.CONNECTION_LOST)
         "attempts-used-up", "response-begun-refused", "response-begun-get",
     ],
 )  # fmt: skip
-def test_the_verdict_follows_from_what_was_tried(what: Attempted, error: UpstreamError, verdict: Verdict) -> None:
+def test_the_verdict_follows_from_what_was_tried(
+    what: Attempted, error: UpstreamError, verdict: Verdict
+) -> None:
     assert decide(what, error) is verdict
 
 

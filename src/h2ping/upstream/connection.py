@@ -53,7 +53,9 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One connection to the upstream. Times are seconds of the given clock."""
 
-    def __init__(self, ident: int, owner: ConnectionOwner, clock: Clock, cadence: Cadence, limits: WireLimits) -> None:
+    def __init__(
+        self, ident: int, owner: ConnectionOwner, clock: Clock, cadence: Cadence, limits: WireLimits
+    ) -> None:
         self.ident = ident
         self.born = clock.now()
         self.requests = 0
@@ -204,7 +206,10 @@ class Connection(asyncio.BufferedProtocol):
         self.on_output()
 
     def _watch_streams(self) -> None:
-        if self._keepalive.on_streams(self.wire.open_streams, self._clock.now()) and self._keepalive_timer is None:
+        if (
+            self._keepalive.on_streams(self.wire.open_streams, self._clock.now())
+            and self._keepalive_timer is None
+        ):
             self._on_keepalive_timer()
 
     def _on_keepalive_timer(self) -> None:

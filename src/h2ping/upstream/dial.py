@@ -35,7 +35,9 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no PEM certificate"
+        reason = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "it holds no PEM certificate"
+        )
         raise ConfigError(f"-ca-file {settings.ca_file}", reason) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
@@ -45,7 +47,9 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
     return context
 
 
-async def dial(settings: Settings, context: ssl.SSLContext, make_connection: Callable[[], Connection]) -> Connection:
+async def dial(
+    settings: Settings, context: ssl.SSLContext, make_connection: Callable[[], Connection]
+) -> Connection:
     """A connection that has received the peer's SETTINGS. Raises UpstreamError, always NEVER_SENT."""
     connection: Connection | None = None
 
@@ -55,7 +59,8 @@ async def dial(settings: Settings, context: ssl.SSLContext, make_connection: Cal
         return connection
 
     async def attempt() -> Connection:
-        await asyncio.get_running_loop().create_connection(
+        loop: Any = asyncio.get_running_loop()  # uvloop's; asyncio's has no shutdown timeout before 3.11
+        await loop.create_connection(
             protocol,
             settings.upstream.host,
             settings.upstream.port,
@@ -90,7 +95,9 @@ def explain(error: BaseException) -> UpstreamError:
     if isinstance(error, ssl.SSLError):
         reason = (error.reason or "handshake failed").lower().replace("_", " ")
         if "no application protocol" in reason:
-            return _never_sent(ALPN, "the peer refused the handshake: no application protocol in common with h2")
+            return _never_sent(
+                ALPN, "the peer refused the handshake: no application protocol in common with h2"
+            )
         return _never_sent(TLS_FAILED, reason)
     if isinstance(error, ssl.CertificateError):
         return _never_sent(CERTIFICATE, "the name does not match")

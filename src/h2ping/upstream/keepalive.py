@@ -69,7 +69,7 @@ class Action(enum.Enum):
 class KeepAlive:
     """The PING schedule of one connection."""
 
-    __slots__ = ("_cadence", "_due", "_expected", "_interval", "_pinged", "late", "last_received", "streams")
+    __slots__ = ("_cadence", "_due", "_expected", "_interval", "_pinged", "last_received", "late", "streams")
 
     def __init__(self, cadence: Cadence, now: float) -> None:
         self._cadence = cadence

@@ -99,7 +99,11 @@ class Pool:
     """The connections to one upstream."""
 
     def __init__(
-        self, settings: Settings, context: ssl.SSLContext, clock: Clock, on_round_trip: Callable[[float], None]
+        self,
+        settings: Settings,
+        context: ssl.SSLContext,
+        clock: Clock,
+        on_round_trip: Callable[[float], None],
     ) -> None:
         schedule = Schedule(settings.ping_interval, settings.ping_timeout) if settings.ping_interval else None
         self.cadence = Cadence(schedule, settings.idle_limit)
@@ -146,7 +150,9 @@ class Pool:
         if error is not None and error.cause.permanent:
             waiter.on_no_connection(error)
         elif self._settings.max_queue and len(self._waiting) >= self._settings.max_queue:
-            waiter.on_no_connection(DownstreamError(QUEUE_FULL, f"{len(self._waiting)} requests wait for a stream"))
+            waiter.on_no_connection(
+                DownstreamError(QUEUE_FULL, f"{len(self._waiting)} requests wait for a stream")
+            )
         else:
             self._waiting[waiter] = _Wait(self._clock.now())
             self._deadlines.add(waiter)

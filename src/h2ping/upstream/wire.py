@@ -7,7 +7,7 @@ compiled one; `make_wire` picks one. Both answer the same bytes with the same ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from h2.config import H2Configuration
 from h2.connection import ConnectionInputs, H2Connection
@@ -19,8 +19,10 @@ from h2ping._fast import IMPLEMENTATION
 from h2ping.headers import is_sensitive, is_volatile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Buffer  # type: ignore[attr-defined]  # noqa: F401
+    from collections.abc import (
+        Buffer,  # type: ignore[attr-defined]  # noqa: F401
+        Callable,
+    )
 
     from h2ping.errors import UpstreamError
 
@@ -59,7 +61,7 @@ class Receiver(Protocol):
     def on_response(self, status: int, fields: Fields, end: bool) -> None:
         """The final response head, pseudo-fields taken off; `end`: no body and no trailers follow."""
 
-    def on_data(self, data: object) -> None:
+    def on_data(self, data: Any) -> None:
         """Body bytes (a buffer that stays valid while referenced). Owed to `WireStream.credit`."""
 
     def on_end(self, trailers: Fields | None) -> None:
