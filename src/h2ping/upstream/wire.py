@@ -19,10 +19,7 @@ from h2ping._fast import IMPLEMENTATION
 from h2ping.headers import is_sensitive, is_volatile
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Buffer,  # type: ignore[attr-defined]  # noqa: F401
-        Callable,
-    )
+    from collections.abc import Callable
 
     from h2ping.errors import UpstreamError
 
