@@ -25,11 +25,12 @@ from pathlib import Path
 from bench.callgrind.pieces import PIECES
 from h2ping._fast import IMPLEMENTATION
 
-HERE = Path(__file__).parent
-COUNTS = HERE / "counts.json"
-FEW, MANY = 100, 1100
+COUNTS = Path(__file__).with_name("counts.json")
+ROOT = COUNTS.parents[2]
+FEW, MANY = 100, 600
 TOLERANCE = 0.05
-PLATFORM = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
+PLATFORM = f"{platform.python_implementation()} {platform.python_version()} {platform.machine()}, built by "
+PLATFORM += platform.python_compiler()
 
 
 def instructions(piece: str, rounds: int) -> int:
@@ -37,10 +38,10 @@ def instructions(piece: str, rounds: int) -> int:
     with tempfile.NamedTemporaryFile(suffix=".callgrind") as out:
         command = [
             "valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
-            sys.executable, "-s", str(HERE / "pieces.py"), piece, str(rounds),
+            sys.executable, "-s", "-m", "bench.callgrind.pieces", piece, str(rounds),
         ]  # fmt: skip
         environment = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.defpath}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     counted = re.search(r"Collected : (\d+)", done.stderr)
     if done.returncode or not counted:
         raise SystemExit(f"{piece}: valgrind failed\n{done.stderr}")

@@ -1,6 +1,6 @@
 """The fixed script: pieces of the engine, each a step to repeat; `python -m bench.callgrind` runs it.
 
-`python bench/callgrind/pieces.py NAME ROUNDS` makes the piece, then takes its step ROUNDS times. Inputs are
+`python -m bench.callgrind.pieces NAME ROUNDS` makes the piece, then takes its step ROUNDS times. Inputs are
 constants, and nothing here may depend on time, on addresses, or on the order of a set.
 """
 
@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import struct
 import sys
 from typing import TYPE_CHECKING, Any
+
+from tests.support.client_bench import Bench
+
+from h2ping.upstream.wire import WireLimits, compiled_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +97,124 @@ def arena_body_64kb() -> Callable[[], object]:
     return arena_body(65536)
 
 
-PIECES = [hpack_encode_request, hpack_decode_request, hpack_decode_response, arena_body_1kb, arena_body_64kb]
+class Deaf:
+    """Owner of a Wire and receiver of every response, and does nothing: what is counted is the engine."""
+
+    def ignore(self, *details: object) -> None:
+        pass
+
+    on_settings = on_ping_ack = on_goaway = on_stream_closed = on_output = ignore
+    on_interim = on_response = on_data = on_end = on_failed = on_upload_done = ignore
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
+
+
+def mux_exchange(request_size: int, response_size: int) -> Callable[[], object]:
+    """One request and its response on a warm connection: both heads, both bodies, the windows."""
+    deaf = Deaf()
+    wire: Any = compiled_wire(deaf, WireLimits())
+    wire.start()
+    wire.take_output()
+    initial_window = struct.pack(">HI", 4, 1 << 24)
+    wire.receive(
+        frame(4, 0, 0, initial_window) + frame(4, 1, 0, b"") + frame(8, 0, 0, struct.pack(">I", 1 << 20))
+    )
+    arena = fast("arena").Arena(1 << 24)
+    octets = b"x" * request_size
+    # Without indexing, so that the same octets can be sent again and again.
+    head = (
+        fast("hpack")
+        .Encoder(lambda name: 1)
+        .encode_block([*RESPONSE[:2], (b"content-length", b"%d" % response_size), *RESPONSE[3:]])
+    )
+    full, rest = divmod(response_size, 16384)
+    data = [b"y" * 16384] * full + [b"y" * rest]
+    fields = [*REQUEST[:7], (b"content-length", b"%d" % request_size), *REQUEST[8:]]
+
+    def step() -> None:
+        body = arena.open(request_size, True)
+        body.append(octets)
+        body.finish()
+        stream = wire.open(fields, body, deaf)
+        while wire.take_output():
+            pass
+        frames = [frame(8, 0, 0, struct.pack(">I", request_size)), frame(1, 4, stream.id, head)]
+        frames += [frame(0, 0, stream.id, piece) for piece in data[:-1]]
+        wire.receive(b"".join([*frames, frame(0, 1, stream.id, data[-1])]))
+        stream.credit(response_size)
+        wire.take_output()
+        body.release()
+
+    return step
+
+
+def mux_exchange_1kb_1kb() -> Callable[[], object]:
+    return mux_exchange(1024, 1024)
+
+
+def mux_exchange_64kb_34kb() -> Callable[[], object]:
+    return mux_exchange(65000, 34123)
+
+
+def mux_ping() -> Callable[[], object]:
+    """The peer asks for life, we ask for life."""
+    wire: Any = compiled_wire(Deaf(), WireLimits())
+    wire.start()
+    wire.receive(frame(4, 0, 0, b"") + frame(4, 1, 0, b""))
+    wire.take_output()
+    exchange = frame(6, 0, 0, b"01234567") + frame(6, 1, 0, b"76543210")
+
+    def step() -> None:
+        wire.ping(b"76543210")
+        wire.take_output()
+        wire.receive(exchange)
+        wire.take_output()
+
+    return step
+
+
+def client_exchange(size: int) -> Callable[[], object]:
+    """One request of a client that stays, head and beginning of the body in one read, and the answer."""
+    bench = Bench("c")
+    connection = bench.connect()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:8000\r\ncontent-length: %d\r\n" % size
+    head += b"".join(b"%b: %b\r\n" % field for field in REQUEST[4:] if field[0] != b"content-length")
+    octets = head + b"\r\n" + b"x" * size
+    answer = b"y" * size
+
+    def step() -> None:
+        connection.send(octets)
+        exchange = bench.exchanges.pop()
+        exchange.respond(answer, fields=RESPONSE[1:2] + RESPONSE[3:])
+        bench.turn()
+        connection.transport.writes.clear()
+        exchange.body.release()
+
+    return step
+
+
+def client_exchange_1kb() -> Callable[[], object]:
+    return client_exchange(1024)
+
+
+def client_exchange_64kb() -> Callable[[], object]:
+    return client_exchange(65536)
+
+
+PIECES = [
+    hpack_encode_request,
+    hpack_decode_request,
+    hpack_decode_response,
+    arena_body_1kb,
+    arena_body_64kb,
+    mux_exchange_1kb_1kb,
+    mux_exchange_64kb_34kb,
+    mux_ping,
+    client_exchange_1kb,
+    client_exchange_64kb,
+]
 
 
 def main(name: str, rounds: int) -> None:
