@@ -19,11 +19,13 @@ This module knows neither sockets nor clocks nor settings.
 from __future__ import annotations
 
 import enum
+import importlib
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeAlias
 
+from h2ping._fast import NO_EXTENSIONS
 from h2ping.errors import (
     AMBIGUOUS_LENGTH,
     BAD_REQUEST,
@@ -37,6 +39,18 @@ from h2ping.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import ModuleType
+
+
+def _compiled() -> ModuleType | None:
+    try:
+        return importlib.import_module("h2ping._fast.heads")
+    except ImportError:
+        return None
+
+
+compiled = None if NO_EXTENSIONS else _compiled()
+"""The twin of what is slow here: `split_head` with its check, `field_lines`."""
 
 Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 """Header or trailer fields: lower-case names, order kept."""
@@ -150,6 +164,7 @@ _HOP_BY_HOP = frozenset({
     b"transfer-encoding", b"upgrade",
 })  # fmt: skip
 _NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"expect"}
+_FRAMING_OR_HOP = _HOP_BY_HOP | {b"content-length"}
 # RFC 9110 section 7.6.1 forbids naming end-to-end fields; framing must not hang on a client that does.
 _NEVER_STRIPPED = frozenset({b"content-length"})
 _READ_HERE = _NOT_FORWARDED | {b"content-length", b"accept"}
@@ -166,6 +181,14 @@ def parse_request(
     upstream_prefix: bytes,
 ) -> Request:
     """The request in a head that `check_head` let pass. Raises DownstreamError."""
+    fields = [(name.lower(), value.strip(b" \t")) for name, value in raw_fields]
+    return read_request(method, target, version, fields, upstream_prefix)
+
+
+def read_request(
+    method: bytes, target: bytes, version: str, head_fields: Fields, upstream_prefix: bytes
+) -> Request:
+    """The same for fields whose names are in lower case and whose values are stripped."""
     if method == b"CONNECT":
         raise DownstreamError(CONNECT_REFUSED)
     if version not in ("1.0", "1.1"):
@@ -177,9 +200,8 @@ def parse_request(
     hosts: list[bytes] = []
     options: set[bytes] = set()
     wants_trailers = expects = problem = False
-    for raw_name, raw_value in raw_fields:
-        name = raw_name.lower()
-        value = raw_value.strip(b" \t")
+    for field in head_fields:
+        name, value = field
         if name in _READ_HERE:
             if name == b"content-length":
                 lengths.append(value)
@@ -197,7 +219,7 @@ def parse_request(
                 problem = problem or _accepts_problem(value)
             if name in _NOT_FORWARDED:
                 continue
-        fields.append((name, value))
+        fields.append(field)
     _check_host(hosts, is_11)
     chunked = _is_chunked(codings, lengths, is_11)
     length = _content_length(lengths)
@@ -331,51 +353,55 @@ def response_head(
     """
     bodyless = status == HTTPStatus.NOT_MODIFIED or request.method == b"HEAD"
     has_length = False
-    lines = [_status_line(status)]
-    for name, value in fields:
-        if name in _HOP_BY_HOP:
-            continue
-        if name == b"content-length":
-            if status == HTTPStatus.NO_CONTENT:
-                continue  # RFC 9110 section 8.6
+    kept: Fields = []
+    for field in fields:
+        if field[0] in _FRAMING_OR_HOP:
+            if field[0] != b"content-length" or status == HTTPStatus.NO_CONTENT:  # RFC 9110 section 8.6
+                continue
             has_length = True
-        lines.append(b"%b: %b\r\n" % (name, value))
+        kept.append(field)
     if bodyless or status == HTTPStatus.NO_CONTENT:
         framing = Framing.NONE
     elif has_length:
         framing = Framing.LENGTH
     elif end:
         framing = Framing.LENGTH
-        lines.append(b"content-length: 0\r\n")
+        kept.append((b"content-length", b"0"))
     elif request.version >= (1, 1):
         framing = Framing.CHUNKED
-        lines.append(b"transfer-encoding: chunked\r\n")
+        kept.append((b"transfer-encoding", b"chunked"))
     else:
         framing = Framing.UNTIL_CLOSE
     if close or framing is Framing.UNTIL_CLOSE:
-        lines.append(b"connection: close\r\n")
+        kept.append((b"connection", b"close"))
     elif request.version < (1, 1) and request.keep_alive:
-        lines.append(b"connection: keep-alive\r\n")
-    return _joined(lines), framing
+        kept.append((b"connection", b"keep-alive"))
+    return _written(_status_line(status), kept, b"\r\n"), framing
 
 
 def interim_head(status: int, fields: Fields) -> bytes:
     """A 1xx response: a head without any framing (RFC 9110 sections 8.6 and 15.2)."""
-    lines = [_status_line(status)]
-    lines += [
-        b"%b: %b\r\n" % field
-        for field in fields
-        if field[0] not in _HOP_BY_HOP and field[0] != b"content-length"
-    ]
-    return _joined(lines)
+    kept = [field for field in fields if field[0] not in _FRAMING_OR_HOP]
+    return _written(_status_line(status), kept, b"\r\n")
 
 
-def _joined(lines: list[bytes]) -> bytes:
-    head = b"".join(lines)
-    # The wire has refused such fields already (RFC 9113 section 8.2.1); here one more would split a response.
-    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
+def plain_field_lines(first: bytes, fields: Fields, last: bytes) -> bytes | None:
+    """`first`, a line for each field, `last`; None if a field would break its line."""
+    text = b"".join([b"%b: %b\r\n" % field for field in fields])
+    if text.count(b"\n") != len(fields) or text.count(b"\r") != len(fields) or b"\0" in text:
+        return None
+    return first + text + last
+
+
+_field_lines = compiled.field_lines if compiled is not None else plain_field_lines
+
+
+def _written(first: bytes, fields: Fields, last: bytes) -> bytes:
+    text: bytes | None = _field_lines(first, fields, last)
+    if text is None:
+        # The wire has refused such fields already (RFC 9113 section 8.2.1); here one would split a response.
         raise UpstreamError(MALFORMED_RESPONSE, "CR, LF or NUL in a response field")
-    return head + b"\r\n"
+    return text
 
 
 # --- trailers -----------------------------------------------------------------------------------------------
@@ -397,11 +423,7 @@ def forwardable_trailers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
 
 def trailer_section(fields: Fields) -> bytes:
     """What stands between the last chunk and the empty line (RFC 9112 section 7.1.2)."""
-    lines = [b"%b: %b\r\n" % field for field in forwardable_trailers(fields)]
-    section = b"".join(lines)
-    if section.count(b"\n") != len(lines) or section.count(b"\r") != len(lines) or b"\0" in section:
-        raise UpstreamError(MALFORMED_RESPONSE, "CR, LF or NUL in a trailer field")
-    return section
+    return _written(b"", forwardable_trailers(fields), b"")
 
 
 # --- what may enter a HPACK table ---------------------------------------------------------------------------

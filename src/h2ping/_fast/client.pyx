@@ -1,9 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The bytes of one client connection, both ways. The rules are told in its plain twin, client_py.py.
 
-What is different here: the grammar is walked by table instead of by regular expressions, a head that comes in one
-read is never copied into `held`, and where a body's next byte goes is asked without making a view. Which bytes are
-a token or a field value stands in one table of flags (RFC 9110 sections 5.5 and 5.6.2).
+What is different here: the grammar is walked by table (heads.pyx) instead of by regular expressions, a head that
+comes in one read is never copied into `held`, and where a body's next byte goes is asked without making a view.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -15,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memchr, memcpy
 
 from h2ping._fast.arena cimport Body
+from h2ping._fast.heads cimport IS_HEX, IS_TOKEN, IS_VALUE, skip
 
 from h2ping.errors import BAD_REQUEST, BODY_TOO_LARGE, DownstreamError
 
@@ -28,41 +28,11 @@ cdef enum:
     TRAILER_BYTES = 16384
     JOIN_BYTES = 4096
     FLUSH_BYTES = 65536
-    IS_TOKEN = 1
-    IS_VALUE = 2
-    IS_TARGET = 4
-    IS_HEX = 8
 
 cdef uint8_t SCRATCH[READ_BYTES]
 cdef object SCRATCH_VIEW = PyMemoryView_FromMemory(<char*>SCRATCH, READ_BYTES, PyBUF_WRITE)
 cdef object HEAD_VIEW = PyMemoryView_FromMemory(<char*>SCRATCH, HEAD_READ_BYTES, PyBUF_WRITE)
 cdef bytes CRLF = b"\r\n"
-cdef uint8_t KIND[256]
-
-
-cdef int fill_table() except -1:
-    cdef int byte
-    for byte in range(256):
-        KIND[byte] = 0
-        if byte == 9 or (byte >= 32 and byte != 127):
-            KIND[byte] |= IS_VALUE
-        if 33 <= byte <= 126:
-            KIND[byte] |= IS_TARGET
-    for byte in b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ":
-        KIND[byte] |= IS_TOKEN
-    for byte in b"0123456789abcdefABCDEF":
-        KIND[byte] |= IS_HEX
-    return 0
-
-
-fill_table()
-
-
-cdef inline const uint8_t* skip(const uint8_t* at, const uint8_t* end, int kind) noexcept:
-    """The first byte from `at` on that is not of `kind`."""
-    while at < end and KIND[at[0]] & kind:
-        at += 1
-    return at
 
 
 cdef inline const uint8_t* find_line_end(const uint8_t* at, const uint8_t* end) noexcept:
@@ -87,39 +57,6 @@ cdef inline const uint8_t* find_head_end(const uint8_t* at, const uint8_t* end) 
             return at + 4
         at += 1
     return NULL
-
-
-cdef bint well_formed(const uint8_t* at, const uint8_t* end) noexcept:
-    """`headers.check_head` for a head that ends in CRLF CRLF."""
-    cdef const uint8_t* start = at
-    at = skip(at, end, IS_TOKEN)
-    if at == start or at >= end or at[0] != 32:
-        return False
-    start = at + 1
-    at = skip(start, end, IS_TARGET)
-    if at == start or end - at < 13:        # " HTTP/1.x" CRLF CRLF
-        return False
-    if at[0] != 32 or at[1] != 72 or at[2] != 84 or at[3] != 84 or at[4] != 80 or at[5] != 47:
-        return False
-    if at[6] != 49 or at[7] != 46 or (at[8] != 48 and at[8] != 49) or at[9] != 13 or at[10] != 10:
-        return False
-    at += 11
-    while end - at > 2:
-        start = at
-        at = skip(at, end, IS_TOKEN)
-        if at == start or at >= end or at[0] != 58:
-            return False
-        at = skip(at + 1, end, IS_VALUE)
-        if end - at < 4 or at[0] != 13 or at[1] != 10:
-            return False
-        at += 2
-    return end - at == 2 and at[0] == 13 and at[1] == 10
-
-
-def is_well_formed(bytes raw not None):
-    """Whether `headers.check_head` lets this whole head pass."""
-    cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(raw)
-    return well_formed(start, start + PyBytes_GET_SIZE(raw))
 
 
 cdef inline Py_ssize_t empty_lines(const uint8_t* at, Py_ssize_t size) noexcept:
@@ -328,7 +265,7 @@ cdef class ClientBytes:
                 return self.bad_chunk("CR or LF alone in the chunk framing")
             if size > CHUNK_LINE_BYTES:
                 return self.bad_chunk("chunk framing too long")
-            if self.left == CHUNK_SIZE and not KIND[start[0]] & IS_HEX:
+            if self.left == CHUNK_SIZE and skip(start, start + 1, IS_HEX) == start:
                 return self.bad_chunk("malformed chunk size")
             return False
         line = PyBytes_FromStringAndSize(<char*>start, end - start)
@@ -365,11 +302,11 @@ cdef class ClientBytes:
         cdef int64_t value = 0
         cdef Py_ssize_t digits = 0
         cdef uint8_t byte
-        while digits < size and KIND[line[digits]] & IS_HEX:
-            byte = line[digits] | 32
-            if digits < 15:
+        digits = skip(line, line + size, IS_HEX) - line
+        if 1 <= digits <= 15:
+            for byte in line[:digits]:
+                byte |= 32
                 value = value << 4 | (byte - 48 if byte < 64 else byte - 87)
-            digits += 1
         if not 1 <= digits <= 15 or (digits < size and line[digits] != 59):
             return self.bad_chunk("malformed chunk size")
         if skip(line + digits, line + size, IS_VALUE) != line + size:
