@@ -14,7 +14,7 @@ Theory of operation
    stops what is not made yet.
 5. A block leaves from its arena cell, its frame header stamped in front. It is copied instead where a small frame
    shares a TLS record with others, where a window ended inside a block, and where a view of the cell is still out.
-6. DATA from the peer goes to the receiver as it arrives, by reference. What arrives for streams that are over, and
+6. DATA from the peer goes to the receiver as it arrives, by reference while the receiver keeps up. What arrives for streams that are over, and
    padding, is the connection's credit at once; the rest when the receiver gives it, or when its stream is gone.
 7. A fault of the connection queues GOAWAY and raises; a fault of a stream resets that stream only. A stream leaves
    the table before anybody hears of its end, so that they may open another.
@@ -543,7 +543,9 @@ cdef class Mux:
         if self.content_left == 0 and self.frame.flags & END_STREAM:
             # The last bytes: a receiver that reacts to them finds the stream closed, as the peer sees it.
             self.data_closed = self.finish(stream)
-        if size < COPIED_BYTES:
+        # A receiver that has not credited what it got is held up by its client: what it holds from now on is a copy,
+        # or one slow client in sixteen would pin sixteen times what it holds.
+        if size < COPIED_BYTES or stream.unconsumed > <int64_t>self.content_left + size:
             receiver.on_data(PyBytes_FromStringAndSize(<const char*>at, size))
         else:
             receiver.on_data(self.segment.cut(at, size))
