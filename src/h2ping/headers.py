@@ -65,9 +65,12 @@ class Framing(enum.Enum):
     UNTIL_CLOSE = "until-close"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    """One request as it goes up, and what of its HTTP/1.1 form the answer must obey."""
+    """One request as it goes up, and what of its HTTP/1.1 form the answer must obey.
+
+    Nobody changes it once it is made. It is not frozen because that alone costs 1 us, a quarter of reading a head.
+    """
 
     method: bytes
     target: bytes
@@ -231,17 +234,16 @@ def read_request(
     if wants_trailers:
         fields.append((b"te", b"trailers"))  # the one TE that HTTP/2 allows (RFC 9113 section 8.2.2)
     return Request(
-        method=method,
-        target=_origin_form(method, target, upstream_prefix),
-        fields=fields,
-        content_length=length,
-        chunked=chunked,
-        version=(1, 1) if is_11 else (1, 0),
-        # RFC 9112 section 9.3
-        keep_alive=b"close" not in options and (is_11 or b"keep-alive" in options),
-        expect_continue=expects and is_11,  # RFC 9110 section 10.1.1: ignored from an HTTP/1.0 client
-        wants_problem=problem,
-        wants_trailers=wants_trailers,
+        method,
+        _origin_form(method, target, upstream_prefix),
+        fields,
+        length,
+        chunked,
+        (1, 1) if is_11 else (1, 0),
+        b"close" not in options and (is_11 or b"keep-alive" in options),  # RFC 9112 section 9.3
+        expects and is_11,  # RFC 9110 section 10.1.1: ignored from an HTTP/1.0 client
+        problem,
+        wants_trailers,
     )
 
 
