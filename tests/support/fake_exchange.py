@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from h2ping import headers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from h2ping.downstream import Client
     from h2ping.errors import DownstreamError
     from h2ping.headers import Fields, Request
@@ -24,6 +26,8 @@ class FakeExchange:
         self.body: Any = None
         self.bytes = b""
         """The body, taken out of the arena when it is complete."""
+        self.on_event: Callable[[str], None] = lambda event: None
+        """Told of "end", "gone" and "writable"."""
         self._arena = arena
         self._hold_body = hold_body
         self._kept = kept
@@ -50,6 +54,7 @@ class FakeExchange:
         self.trailers = trailers
         if self._kept:
             self.bytes += self.taken(self.body.received)
+        self.on_event("end")
 
     def on_body_stalled(self) -> None:
         if self._kept and self.body.grow():
@@ -63,9 +68,11 @@ class FakeExchange:
 
     def on_client_gone(self) -> None:
         self.heard.append("gone")
+        self.on_event("gone")
 
     def on_writable(self) -> None:
         self.heard.append("writable")
+        self.on_event("writable")
 
     def taken(self, size: int) -> bytes:
         """The next `size` bytes that go up."""
