@@ -8,7 +8,7 @@ MINUTES ?= 5
 HOURS ?= 1
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo docs test test-plain lint types coverage proof trace trace-28k memory bench bench-quick soak fuzz callgrind clean help
+.PHONY: demo docs test test-plain lint types coverage proof trace trace-28k memory bench bench-quick soak fuzz callgrind sanitize clean help
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,15 @@ trace: $(RUN_VENV)/.done  ## 600 calls of the judge trace at 1:100, with rotatio
 
 memory: $(RUN_VENV)/.done  ## 2,000 calls with 512 KiB bodies under a limit of 256 MiB
 	$(RUN_VENV)/bin/h2ping lab memory
+
+callgrind: $(TEST_VENV)/.done  ## instructions of the engine's pieces, against the counts that are kept (valgrind)
+	$(TEST_VENV)/bin/python -m bench.callgrind --check
+
+sanitize: $(TEST_VENV)/.done  ## the tests over a build with AddressSanitizer and UndefinedBehaviorSanitizer
+	TEST_VENV=$(TEST_VENV) .ci/sanitize
+
+fuzz: $(TEST_VENV)/.done  ## the property tests with fifty times their examples
+	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q tests/property
 
 clean:
 	rm -rf build dist $(RUN_VENV) $(TEST_VENV) src/*.egg-info
