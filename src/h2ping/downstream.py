@@ -15,6 +15,8 @@ Theory of operation
    end of the connection would mark the end of the body.
 6. EOF while a response is owed is a client that left (`half_close` "cancel"), or one that still reads
    ("wait").
+7. A client that neither sends the body that it announced nor reads the response that it asked for is
+   dropped after the idle time. One that is slow is not.
 
 It does not know the pool, re-sends, HTTP/2, nor who answers a request: it is handed a factory of exchanges.
 """
@@ -39,6 +41,7 @@ from h2ping.answer import error_response
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.errors import (
     BAD_REQUEST,
+    BODY_TIMEOUT,
     BODY_TOO_LARGE,
     HEAD_TIMEOUT,
     HEAD_TOO_LARGE,
@@ -233,6 +236,7 @@ class Client(_Base):
     continue_sent: bool
     head_timed: bool
     eof: bool
+    progress: tuple[int, int]
 
     def __init__(self, context: ClientContext) -> None:
         super().__init__()
@@ -246,6 +250,7 @@ class Client(_Base):
         self.continue_sent = False
         self.head_timed = False
         self.eof = False
+        self.progress = (-1, -1)
         self.max_body = context.settings.max_body_bytes
 
     # --- the connection's own life --------------------------------------------------------------------------
@@ -300,6 +305,8 @@ class Client(_Base):
     def pause_writing(self) -> None:
         """asyncio.BaseProtocol: the socket takes no more for now."""
         self.write_paused = True
+        if self.exchange is not None:
+            self._watch_progress()
 
     def resume_writing(self) -> None:
         """asyncio.BaseProtocol: it does again."""
@@ -315,8 +322,28 @@ class Client(_Base):
         self.on_bad_input(DownstreamError(HEAD_TIMEOUT))
 
     def on_idle_timeout(self) -> None:
-        """No request for too long, or no progress of a connection that is to be closed."""
-        self._end()
+        """No request for too long, or no progress of what the client should send or read."""
+        if self.exchange is None:
+            self._end()
+            return
+        body = self.body
+        before, self.progress = self.progress, self._progress()
+        if body is not None and not self.stalled and self.progress[0] == before[0]:
+            self.on_bad_input(DownstreamError(BODY_TIMEOUT))
+        elif self.write_paused and self.progress[1] == before[1] and self.transport is not None:
+            self.transport.abort()  # tells the exchange that nobody reads
+        elif body is not None or self.write_paused:
+            self.context.idle_deadlines.add(self)
+
+    def _progress(self) -> tuple[int, int]:
+        """Body bytes that came, bytes that were not taken; what the client does not owe has no number."""
+        received = self.body.received if self.body is not None and not self.stalled else -1
+        return received, self.pending_bytes if self.write_paused else -1
+
+    def _watch_progress(self) -> None:
+        """Nothing is counted while it goes well: the deadline looks whether anything moved (rule 7)."""
+        self.progress = self._progress()
+        self.context.idle_deadlines.add(self)
 
     def on_linger_timeout(self) -> None:
         """It was given enough time to read."""
@@ -426,6 +453,8 @@ class Client(_Base):
             self.continue_sent = True
             self.send(_CONTINUE, len(_CONTINUE))
         self.consume()
+        if self.body is not None:
+            self._watch_progress()
 
     def resume_body(self) -> None:
         """The body has room again."""
@@ -604,7 +633,8 @@ class Client(_Base):
 
 
 _SLOTS = (
-    "closing", "context", "continue_sent", "eof", "exchange", "head_sent", "head_timed", "owed", "request",
+    "closing", "context", "continue_sent", "eof", "exchange", "head_sent", "head_timed", "owed", "progress",
+    "request",
 )  # fmt: skip
 
 

@@ -93,6 +93,11 @@ HEAD_TIMEOUT = _cause(
     "The client opened a request and did not finish its head within --client-head-timeout.",
     "Look for a stalled client; raise --client-head-timeout if it is only slow.",
 )  # fmt: skip
+BODY_TIMEOUT = _cause(
+    "body-timeout", 408,
+    "The client sent nothing of its request's body for --client-idle-timeout.",
+    "Look for a stalled client; raise --client-idle-timeout if it may pause that long.",
+)  # fmt: skip
 CLIENT_GONE = _cause(
     "client-gone", 499,
     "The client closed its connection before the response was complete. Never written to a socket.",

@@ -589,6 +589,54 @@ def test_a_reader_that_stalls_after_the_end_is_dropped_by_the_idle_deadline(benc
     assert connection.transport.aborted
 
 
+@pytest.mark.parametrize("head", [POST_5, POST_CHUNKED], ids=["length", "chunked"])
+def test_a_body_that_stops_coming_gets_408(bench: Bench, head: bytes) -> None:
+    connection = bench.connect()
+    connection.send(head + b"2\r\n")
+    bench.clock.advance(70)
+    connection.send(b"h")
+    bench.clock.advance(70)
+    assert connection.received() == b""
+    bench.clock.advance(80)
+    assert connection.received().startswith(b"HTTP/1.1 408 ")
+    assert bench.exchange.heard[-1] == "error"
+    assert connection.transport.eof_written
+
+
+def test_a_body_that_we_do_not_read_is_not_late(engine: str) -> None:
+    bench = Bench(engine, kept=False)
+    connection = bench.connect()
+    connection.send(b"POST / HTTP/1.1\r\n%bContent-Length: 900000\r\n\r\n%b" % (HOST, b"x" * 900_000))
+    assert connection.transport.paused
+    bench.clock.advance(1000)
+    assert connection.received() == b""
+    bench.exchange.taken(100_000)
+    bench.clock.advance(74)
+    assert connection.received() == b""
+
+
+def test_a_reader_that_stalls_is_dropped_and_a_slow_one_is_not(bench: Bench) -> None:
+    connection = bench.connect()
+    connection.send(GET)
+    bench.exchange.begin()
+    connection.transport.buffered = 100_000
+    connection.client.pause_writing()
+    for left in (90_000, 80_000):
+        connection.transport.buffered = left
+        bench.clock.advance(75)
+        assert not connection.transport.closed
+    bench.clock.advance(76)
+    assert connection.transport.aborted
+
+
+def test_a_request_that_waits_for_its_answer_has_no_deadline(bench: Bench) -> None:
+    connection = bench.connect()
+    connection.send(POST_5 + b"hello")
+    bench.clock.advance(3600)
+    assert not connection.transport.closed
+    assert bench.exchange.heard == ["start", "end"]
+
+
 def test_credit_that_is_owed_at_the_end_is_given_when_the_socket_took_the_bytes(bench: Bench) -> None:
     connection = bench.connect()
     connection.send(GET)
