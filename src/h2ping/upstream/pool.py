@@ -114,7 +114,10 @@ class Pool:
         self._context = context
         self._clock = clock
         self._on_round_trip = on_round_trip
-        self._limits = WireLimits(max_field_section_bytes=settings.max_header_bytes)
+        # --max-header-bytes is about requests; where it is raised, longer responses are taken too.
+        self._limits = WireLimits(
+            max_field_section_bytes=max(settings.max_header_bytes, WireLimits.max_field_section_bytes)
+        )
         self._slots = Slots()
         self._usable = 0
         self._peer_limit = settings.streams_per_conn
