@@ -122,7 +122,7 @@ def h2ping_proxy(
     """h2ping in front of the relay; `base_url`, `openai_base_url`, `log()`."""
     from h2ping.child import running
 
-    settings = {"ping_interval": "1s", "ping_timeout": "2s", "shutdown_grace": "2s"}
+    settings: dict[str, Any] = {"ping_interval": "1s", "ping_timeout": "2s", "shutdown_grace": "2s"}
     others = {*RELAY_KEYS, *_script_keys()}
     settings |= {name: value for name, value in _knobs(request).items() if name not in others}
     with running(upstream=h2ping_relay.url, ca_file=h2ping_origin.ca_file, **settings) as proxy:
