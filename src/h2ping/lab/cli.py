@@ -123,6 +123,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         "--spread", type=_duration, default=None, metavar="D", help="time for the others to come"
     )
     parser.add_argument("--max-conns", type=_count, default=plan.max_conns, help="connections of h2ping (2)")
+    parser.add_argument("--ping-timeout", type=_duration, default=plan.ping_timeout, metavar="D", help="300s")
     parser.add_argument("--without-ping", action="store_true", help="the control: it should not hold")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -139,6 +140,7 @@ def _trace_plan(options: argparse.Namespace) -> rollout.Plan:
         spread=spread if options.spread is None else options.spread,
         max_conns=options.max_conns,
         pings=not options.without_ping,
+        ping_timeout=options.ping_timeout,
     )
 
 
