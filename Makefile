@@ -46,6 +46,9 @@ proof: $(RUN_VENV)/.done  ## a 400 s silent call through a relay that cuts at 34
 trace: $(RUN_VENV)/.done  ## 600 calls of the judge trace at 1:100, with rotation, GOAWAY and idle cuts
 	$(RUN_VENV)/bin/h2ping lab trace
 
+trace-28k: $(RUN_VENV)/.done  ## a whole run: 28,012 calls, the fast ones among them
+	$(RUN_VENV)/bin/h2ping lab trace --calls 28012 --fast-share 0.577 --at-once 600 --max-conns 8
+
 memory: $(RUN_VENV)/.done  ## 2,000 calls with 512 KiB bodies under a limit of 256 MiB
 	$(RUN_VENV)/bin/h2ping lab memory
 
