@@ -169,12 +169,14 @@ def _parse_head_by_table(raw: bytes, upstream_prefix: bytes) -> Request:
     httptools costs as much as all the rest of a head; a property test holds the two to the same fields.
     """
     assert headers.compiled is not None
-    split: tuple[bytes, bytes, str, Fields] | None = headers.compiled.split_head(raw)
+    split: tuple[bytes, bytes, str, Fields, Fields] | None = headers.compiled.split_head(
+        raw, headers.READ_HERE
+    )
     if split is None:
         headers.check_head(raw)  # knows the right words
         raise DownstreamError(BAD_REQUEST, "malformed head")
-    method, target, version, fields = split
-    return headers.read_request(method, target, version, fields, upstream_prefix)
+    method, target, version, fields, read = split
+    return headers.read_request(method, target, version, fields, read, upstream_prefix)
 
 
 def parse_head(raw: bytes, upstream_prefix: bytes) -> Request:
@@ -525,7 +527,7 @@ class Client(_Base):
         self.head_sent = True
         self.framing = _FRAMINGS[framing]
         head = self._announced(head, head)
-        if framing is headers.Framing.UNTIL_CLOSE:
+        if self.framing == client_py.UNTIL_CLOSE:
             self.closing = True
         self.send(head, len(head))
 

@@ -170,7 +170,12 @@ _NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"expect"}
 _FRAMING_OR_HOP = _HOP_BY_HOP | {b"content-length"}
 # RFC 9110 section 7.6.1 forbids naming end-to-end fields; framing must not hang on a client that does.
 _NEVER_STRIPPED = frozenset({b"content-length"})
-_READ_HERE = _NOT_FORWARDED | {b"content-length", b"accept"}
+READ_HERE = {
+    **dict.fromkeys(_NOT_FORWARDED, False),
+    b"accept": True,
+    b"content-length": True,
+}
+"""Fields that mean something to h2ping itself, and whether they go up all the same."""
 
 _MAX_LENGTH_DIGITS = 18
 """A length of 19 digits may not fit 64 signed bits (RFC 9110 section 8.6: anticipate large numbers)."""
@@ -185,44 +190,44 @@ def parse_request(
 ) -> Request:
     """The request in a head that `check_head` let pass. Raises DownstreamError."""
     fields = [(name.lower(), value.strip(b" \t")) for name, value in raw_fields]
-    return read_request(method, target, version, fields, upstream_prefix)
+    read = [field for field in fields if field[0] in READ_HERE]
+    if read:
+        fields = [field for field in fields if READ_HERE.get(field[0], True)]
+    return read_request(method, target, version, fields, read, upstream_prefix)
 
 
 def read_request(
-    method: bytes, target: bytes, version: str, head_fields: Fields, upstream_prefix: bytes
+    method: bytes, target: bytes, version: str, fields: Fields, read: Fields, upstream_prefix: bytes
 ) -> Request:
-    """The same for fields whose names are in lower case and whose values are stripped."""
+    """The same for fields sorted out by `READ_HERE`, names in lower case and values stripped.
+
+    `fields` go up, but for those that Connection names; `read` are those that mean something here.
+    """
     if method == b"CONNECT":
         raise DownstreamError(CONNECT_REFUSED)
     if version not in ("1.0", "1.1"):
         raise DownstreamError(VERSION_UNSUPPORTED)
     is_11 = version == "1.1"
-    fields: Fields = []
     lengths: list[bytes] = []
     codings: list[bytes] = []
     hosts: list[bytes] = []
     options: set[bytes] = set()
     wants_trailers = expects = problem = False
-    for field in head_fields:
-        name, value = field
-        if name in _READ_HERE:
-            if name == b"content-length":
-                lengths.append(value)
-            elif name == b"host":
-                hosts.append(value)
-            elif name == b"connection":
-                options.update(_members(value))
-            elif name == b"transfer-encoding":
-                codings.append(value)
-            elif name == b"te":
-                wants_trailers = wants_trailers or b"trailers" in _members(value)
-            elif name == b"expect":
-                expects = expects or b"100-continue" in _members(value)
-            elif name == b"accept":
-                problem = problem or _accepts_problem(value)
-            if name in _NOT_FORWARDED:
-                continue
-        fields.append(field)
+    for name, value in read:
+        if name == b"content-length":
+            lengths.append(value)
+        elif name == b"host":
+            hosts.append(value)
+        elif name == b"connection":
+            options.update(_members(value))
+        elif name == b"transfer-encoding":
+            codings.append(value)
+        elif name == b"te":
+            wants_trailers = wants_trailers or b"trailers" in _members(value)
+        elif name == b"expect":
+            expects = expects or b"100-continue" in _members(value)
+        elif name == b"accept":
+            problem = problem or _accepts_problem(value)
     _check_host(hosts, is_11)
     chunked = _is_chunked(codings, lengths, is_11)
     length = _content_length(lengths)
@@ -264,6 +269,8 @@ def _members(value: bytes) -> list[bytes]:
 
 
 def _accepts_problem(value: bytes) -> bool:
+    if b"problem" not in value.lower():
+        return False
     for member in value.lower().split(b","):
         media, _, parameters = member.partition(b";")
         if media.strip(b" \t") == b"application/problem+json":
@@ -338,6 +345,9 @@ def _origin_form(method: bytes, target: bytes, prefix: bytes) -> bytes:
 
 
 # --- response: HTTP/2 -> HTTP/1.1 ---------------------------------------------------------------------------
+# A member of an enumeration is looked up by a descriptor each time: 0.1 us of every head.
+_NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = Framing
+_NO_CONTENT, _NOT_MODIFIED = int(HTTPStatus.NO_CONTENT), int(HTTPStatus.NOT_MODIFIED)
 _STATUS_LINES = {int(s): b"HTTP/1.1 %d %b\r\n" % (s, s.phrase.encode()) for s in HTTPStatus}
 
 
@@ -353,28 +363,28 @@ def response_head(
 
     `close` announces that the connection ends after it. Date, where it is missing, is `downstream`'s to add.
     """
-    bodyless = status == HTTPStatus.NOT_MODIFIED or request.method == b"HEAD"
+    bodyless = status == _NOT_MODIFIED or request.method == b"HEAD"
     has_length = False
     kept: Fields = []
     for field in fields:
         if field[0] in _FRAMING_OR_HOP:
-            if field[0] != b"content-length" or status == HTTPStatus.NO_CONTENT:  # RFC 9110 section 8.6
+            if field[0] != b"content-length" or status == _NO_CONTENT:  # RFC 9110 section 8.6
                 continue
             has_length = True
         kept.append(field)
-    if bodyless or status == HTTPStatus.NO_CONTENT:
-        framing = Framing.NONE
+    if bodyless or status == _NO_CONTENT:
+        framing = _NONE
     elif has_length:
-        framing = Framing.LENGTH
+        framing = _LENGTH
     elif end:
-        framing = Framing.LENGTH
+        framing = _LENGTH
         kept.append((b"content-length", b"0"))
     elif request.version >= (1, 1):
-        framing = Framing.CHUNKED
+        framing = _CHUNKED
         kept.append((b"transfer-encoding", b"chunked"))
     else:
-        framing = Framing.UNTIL_CLOSE
-    if close or framing is Framing.UNTIL_CLOSE:
+        framing = _UNTIL_CLOSE
+    if close or framing is _UNTIL_CLOSE:
         kept.append((b"connection", b"close"))
     elif request.version < (1, 1) and request.keep_alive:
         kept.append((b"connection", b"keep-alive"))

@@ -130,12 +130,16 @@ def test_the_compiled_scan_of_a_head_agrees_with_the_plain_one(raw: bytes) -> No
         headers.check_head(raw)
     except DownstreamError:
         assert not heads.is_well_formed(raw)
-        assert heads.split_head(raw) is None
+        assert heads.split_head(raw, {}) is None
     else:
         assert heads.is_well_formed(raw)
         method, target, version, fields = headers.split_head(raw)
         lowered = [(name.lower(), value) for name, value in fields]
-        assert heads.split_head(raw) == (method, target, version, lowered)
+        host = [field for field in lowered if field[0] == b"host"]
+        rest = [field for field in lowered if field[0] != b"host"]
+        assert heads.split_head(raw, {}) == (method, target, version, lowered, [])
+        assert heads.split_head(raw, {b"host": True}) == (method, target, version, lowered, host)
+        assert heads.split_head(raw, {b"host": False}) == (method, target, version, rest, host)
 
 
 @given(fields=st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=5))

@@ -94,14 +94,19 @@ cdef bytes lowered(const uint8_t* name, Py_ssize_t size):
     return lower
 
 
-def split_head(bytes raw not None):
-    """Method, target, version and fields, names in lower case; None if the head is not well formed."""
+def split_head(bytes raw not None, dict sort not None):
+    """Method, target, version and fields, names in lower case; None if the head is not well formed.
+
+    Of the fields there are two lists: those whose name `sort` does not know or maps to True, and those it knows.
+    """
     cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(raw)
     cdef const uint8_t* end = at + PyBytes_GET_SIZE(raw)
     cdef const uint8_t* start
     cdef const uint8_t* last
     cdef bytes method, target, name
-    cdef list fields = []
+    cdef tuple field
+    cdef list fields = [], known = []
+    cdef PyObject* passes
     if not well_formed(at, end):
         return None
     start = at
@@ -123,9 +128,14 @@ def split_head(bytes raw not None):
             start += 1
         while last > start and (last[-1] == c" " or last[-1] == c"\t"):
             last -= 1
-        fields.append((name, <bytes>PyBytes_FromStringAndSize(<const char*>start, last - start)))
+        field = (name, <bytes>PyBytes_FromStringAndSize(<const char*>start, last - start))
+        passes = PyDict_GetItemWithError(sort, name)
+        if passes == NULL or <object>passes is True:
+            fields.append(field)
+        if passes != NULL:
+            known.append(field)
         at += 2
-    return method, target, version, fields
+    return method, target, version, fields, known
 
 
 cdef inline bint breaks_line(bytes text) noexcept:
