@@ -105,7 +105,7 @@ async def test_malformed_responses_cost_their_own_request_only(stage: Stage) -> 
     bystander = await stage.client(proxy)
     bystander.request("POST", "/bystander", b"x")
     spared = await origin.request(1)
-    wrong = []
+    wrong: list[tuple[object, ...]] = []
     for number, (name, script) in enumerate(MALFORMED.items(), 2):
         client = await stage.client(proxy)
         client.request("POST", f"/{number}", b"x")

@@ -170,7 +170,8 @@ class Client:
     def rst(self) -> None:
         """RST."""
         sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if sock.fileno() >= 0:  # else the proxy was faster
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
     async def gone(self) -> None:

@@ -26,7 +26,7 @@ from h2ping.lab.frames import goaway as _goaway
 
 __all__ = [
     "FRAME_HEAD_BYTES", "PREFACE", "Code", "Flag", "Frame", "Kind", "Setting", "continuation", "data",
-    "goaway", "headers", "ping", "push_promise", "read_head", "read_settings", "rst_stream", "settings",
+    "frame", "goaway", "headers", "ping", "push_promise", "read_head", "read_settings", "rst_stream", "settings",
     "settings_ack", "split", "unpad", "window_update",
 ]  # fmt: skip
 
