@@ -107,23 +107,29 @@ def response(number: int, model: str, text: str = VERDICT, status: str = "comple
 
 
 def response_events(number: int, model: str, count: int) -> list[bytes]:
-    """The events of a streamed response: created, `count` deltas, completed."""
+    """The events of a streamed response, in the order that the openai client insists on."""
     text = "".join(f"{index} " for index in range(count))
+    place: dict[str, object] = {"item_id": f"msg-lab-{number}", "output_index": 0, "content_index": 0}
+    begun: dict[str, object] = {"type": "output_text", "text": "", "annotations": []}
+    whole: dict[str, object] = {**begun, "text": text}
+    item: dict[str, object] = {"id": f"msg-lab-{number}", "type": "message", "role": "assistant"}
+    opened: dict[str, object] = {**item, "status": "in_progress", "content": []}
+    closed: dict[str, object] = {**item, "status": "completed", "content": [whole]}
     events: list[dict[str, object]] = [
-        {"type": "response.created", "response": response(number, model, "", "in_progress")}
+        {"type": "response.created", "response": response(number, model, "", "in_progress")},
+        {"type": "response.output_item.added", "output_index": 0, "item": opened},
+        {"type": "response.content_part.added", **place, "part": begun},
     ]
     events += [
-        {
-            "type": "response.output_text.delta",
-            "item_id": f"msg-lab-{number}",
-            "output_index": 0,
-            "content_index": 0,
-            "delta": f"{index} ",
-            "logprobs": [],
-        }
+        {"type": "response.output_text.delta", **place, "delta": f"{index} ", "logprobs": []}
         for index in range(count)
     ]
-    events.append({"type": "response.completed", "response": response(number, model, text)})
+    events += [
+        {"type": "response.output_text.done", **place, "text": text, "logprobs": []},
+        {"type": "response.content_part.done", **place, "part": whole},
+        {"type": "response.output_item.done", "output_index": 0, "item": closed},
+        {"type": "response.completed", "response": response(number, model, text)},
+    ]
     return [
         b"event: %b\ndata: %b\n\n" % (str(event["type"]).encode(), _dump({**event, "sequence_number": index}))
         for index, event in enumerate(events)
