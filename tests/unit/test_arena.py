@@ -179,8 +179,12 @@ def test_finish_gives_back_what_was_reserved_for_more(new: Any) -> None:
     body = arena.open(None, True)
     body.append(b"abc")
     body.finish()
-    assert (arena.used, body.reserved, body.complete) == (BLOCK, BLOCK, True)
+    assert (arena.used, body.reserved, body.complete) == (1092, 1092, True)
     assert body.append(b"d") == 0
+    assert bytes(body.peek(0, 10)) == b"abc"
+    body.drop_copy()
+    body.sent_to(3)
+    assert (arena.used, body.reserved) == (0, 0)
 
 
 def test_a_kept_body_of_unknown_size_grows_while_the_arena_has_cells(new: Any) -> None:

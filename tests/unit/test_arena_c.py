@@ -52,6 +52,28 @@ def test_a_body_of_known_size_takes_the_smallest_cells_that_hold_it(size: int, c
     assert (arena.used, arena.live) == (0, 0)
 
 
+@pytest.mark.parametrize(("size", "cell"), [(0, 1092), (10, 1092), (3000, 5461), (6000, BLOCK)])
+def test_a_small_body_of_unknown_size_moves_to_the_smallest_cell_at_its_end(size: int, cell: int) -> None:
+    arena = Arena(0)
+    body = arena.open(None, True)
+    content = bytes(i % 251 for i in range(size))
+    assert body.writable() is not None
+    body.append(content)
+    body.finish()
+    assert (body.reserved, arena.used) == (cell, cell)
+    assert bytes(body.peek(0, size)) == content
+
+
+def test_a_body_under_a_view_stays_where_it_is() -> None:
+    arena = Arena(0)
+    body = arena.open(None, True)
+    body.append(b"abc")
+    view = body.peek(0, 3)
+    body.finish()
+    assert body.reserved == BLOCK
+    assert bytes(view) == b"abc"
+
+
 def test_fifteen_small_bodies_share_one_block() -> None:
     arena = Arena(0)
     bodies = [filled(arena, b"x" * 1000) for _ in range(15)]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import importlib
 import tracemalloc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from h2ping._fast import IMPLEMENTATION
-from h2ping.upstream.wire import WireLimits
 from tests.support.frames import INITIAL_WINDOW_SIZE
 from tests.support.wires import Ears, Rig
+
+from h2ping._fast import IMPLEMENTATION
+
+if TYPE_CHECKING:
+    from h2ping.upstream.wire import WireLimits
 
 if IMPLEMENTATION != "compiled":
     pytest.skip("the compiled modules are switched off", allow_module_level=True)
@@ -46,9 +48,9 @@ class Hoarder(Ears):
             self.stream.credit(len(data))
 
 
-def hoarder(rig: Rig, *, credits: bool = True) -> Hoarder:
+def hoarder(rig: Rig, *, prompt: bool = True) -> Hoarder:
     ears = Hoarder(rig)
-    ears.credits = credits
+    ears.credits = prompt
     ears.stream = rig.wire.open([(b":method", b"GET")], None, ears)
     rig.serve(rig.peer.response(ears.stream.id))
     return ears
@@ -140,7 +142,7 @@ def test_small_pieces_are_copies_so_that_they_hold_no_segment(rig: Rig) -> None:
 
 def test_a_receiver_that_does_not_keep_up_gets_copies(rig: Rig) -> None:
     """Else one slow client would hold the segments that it shares with fast ones."""
-    ears = hoarder(rig, credits=False)
+    ears = hoarder(rig, prompt=False)
     for _ in range(4):
         rig.serve(rig.peer.data(1, bytes(16_000)))
     assert [type(piece) for piece in ears.pieces] == [Slice, bytes, bytes, bytes]

@@ -90,3 +90,4 @@ cdef class Body:
     cdef bint has_room(self) noexcept
     cdef void set_reserved(self, int64_t size) noexcept
     cdef void let_go(self) noexcept
+    cdef void shrink_only_cell(self) noexcept

@@ -8,7 +8,7 @@ Theory of operation
    bytes; a second attempt only writes them again.
 2. A cell is a whole block, or one of 15, 7 or 3 slots of a block (1,092, 2,340, 5,461 bytes, nine of them header
    as well). All cells of a body are whole blocks, except the last one of a body of known size: that is the smallest
-   that fits.
+   that fits. A body of one cell whose size is known only at its end moves to the smallest then.
 3. `open` reserves, it does not touch: cells are taken as bytes arrive. What is reserved counts as `used`, and `open`
    refuses what would pass the limit, so a body that was opened never waits for memory.
 4. A body that is kept holds all its cells until `release` or `drop_copy`. One that is not kept holds a window: cells
@@ -384,6 +384,8 @@ cdef class Body:
         self.complete = True
         if not self.kept:
             self.drop_below(self.sent)
+        if self.size < 0 and self.count == 1 and self.first == 0 and self.sent == 0:
+            self.shrink_only_cell()
         self.set_reserved(self.held)
 
     def grow(self):
@@ -543,6 +545,20 @@ cdef class Body:
         self.cells[self.count] = cell
         self.count += 1
         return 0
+
+    cdef void shrink_only_cell(self) noexcept:
+        """A small body whose size was not known before moves to the cell it would have had."""
+        cdef int kind = smallest_kind(self.received)
+        cdef uint32_t old = self.cells[0], cell
+        if kind == 0 or self.arena.view_count(old):
+            return
+        cell = self.arena.take_cell(kind)
+        if cell == NO_CELL:
+            return
+        memcpy(self.arena.cell_start(cell) + HEADER, self.arena.cell_start(old) + HEADER, self.received)
+        self.cells[0] = cell
+        self.held = CELL_BYTES[kind]
+        self.arena.give_cell(old)
 
     cdef void drop_below(self, int64_t offset) noexcept:
         """Free the cells that end at or below `offset`; all of them when the body was sent to its end."""

@@ -145,6 +145,11 @@ class Body:
         self.complete = True
         if not self.kept:
             self._drop_below(self.sent)
+        if self._size is None and len(self._cells) == 1 and self._first == self.sent == 0:
+            # A small body whose size was not known before moves to the cell it would have had.
+            self._size = self.received
+            self._cells[0] = self._cells[0][: self._cell_size(0) - HEADER]
+            self._hold(self._cell_size(0) - BLOCK)
         self._reserve(self._held)
 
     def grow(self) -> bool:

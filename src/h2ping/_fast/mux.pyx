@@ -14,8 +14,9 @@ Theory of operation
    stops what is not made yet.
 5. A block leaves from its arena cell, its frame header stamped in front. It is copied instead where a small frame
    shares a TLS record with others, where a window ended inside a block, and where a view of the cell is still out.
-6. DATA from the peer goes to the receiver as it arrives, by reference while the receiver keeps up. What arrives for streams that are over, and
-   padding, is the connection's credit at once; the rest when the receiver gives it, or when its stream is gone.
+6. DATA from the peer goes to the receiver as it arrives, by reference while the receiver keeps up. What arrives for
+   streams that are over, and padding, is the connection's credit at once; the rest when the receiver gives it, or
+   when its stream is gone.
 7. A fault of the connection queues GOAWAY and raises; a fault of a stream resets that stream only. A stream leaves
    the table before anybody hears of its end, so that they may open another.
 8. The receiver and the owner may call back into this object from any call they get.
