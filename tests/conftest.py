@@ -18,6 +18,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "h2ping"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-c", action="store_true", help="leave out the compiled engine")
+    parser.addoption("--only-c", action="store_true", help="leave out the plain engine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,7 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for `engine` runs once over each twin, with the ids `c` and `py`."""
     if "engine" in metafunc.fixturenames:
-        engines = ["py"] if metafunc.config.getoption("--no-c") else ["c", "py"]
+        left_out = {"c": "--no-c", "py": "--only-c"}
+        engines = [name for name in ("c", "py") if not metafunc.config.getoption(left_out[name])]
         metafunc.parametrize("engine", engines, indirect=True)
 
 
