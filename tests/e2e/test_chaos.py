@@ -1,7 +1,8 @@
 """Many clients, an origin that breaks in every way at random: each request has one right outcome.
 
 Held for each seed: a POST is never executed twice; a 200 carries its own answer, whole; every failure has a
-documented cause; nothing hangs; the proxy breaks no rule of HTTP/2 and ends cleanly. H2PING_CHAOS_SEEDS=50 tries that many seeds.
+documented cause; nothing hangs; the proxy breaks no rule of HTTP/2 and ends cleanly. H2PING_CHAOS_SEEDS=50 tries
+that many seeds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,165 @@
+"""Crowds and dawdlers on the client's side: sockets without end, heads that never end, readers that never read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cases.timing import SOON
+from tests.support.client import Client, request_bytes
+from tests.support.framing import Code
+
+if TYPE_CHECKING:
+    from tests.support.scripted_origin import Request
+    from tests.support.stage import Stage
+
+
+async def _echo(request: Request) -> None:
+    with contextlib.suppress(AssertionError):  # the client left
+        request.respond(200, await request.complete())
+
+
+async def test_thousands_of_idle_sockets_do_not_delay_a_request(stage: Stage) -> None:
+    """Keep-alive pools of many workers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4000:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4000, hard), hard))
+    origin = await stage.origin(_echo)
+    proxy = await stage.proxy(origin)
+    idle = [await stage.client(proxy) for _ in range(1500)]
+    client = await stage.client(proxy)
+    started = client.time()
+    assert (await client.ask("POST", "/", b"x")).body == b"x"
+    assert client.time() - started < SOON
+    assert (await idle[0].ask("POST", "/", b"y")).body == b"y"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
+async def test_running_out_of_descriptors_hurts_newcomers_only_and_passes(stage: Stage) -> None:
+    """Nothing crashes; who was there is served; newcomers are when there is room again."""
+    origin = await stage.origin(_echo)
+    proxy = await stage.proxy(origin)
+    first = await stage.client(proxy)
+    assert (await first.ask("POST", "/", b"before")).body == b"before"
+    resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (64, 64))
+    crowd = [await stage.client(proxy) for _ in range(120)]
+    assert (await first.ask("POST", "/", b"amid")).body == b"amid"
+    for client in crowd:
+        await client.gone()
+    late = await stage.client(proxy)
+    assert (await late.ask("POST", "/", b"late")).body == b"late"
+
+
+async def test_a_head_that_never_ends_is_given_up(stage: Stage) -> None:
+    """408 after --client-head-timeout (RFC 9110 section 15.5.9), however the bytes dribble."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin, "--client-head-timeout=400ms")
+    silent, dribbling = [await stage.client(proxy) for _ in range(2)]
+    silent.send(b"GET / HTTP/1.1\r\nHo")
+    response = await silent.response(within=SOON)
+    assert (response.status, response.cause, response.closes) == (408, "head-timeout", True)
+    head = b"GET / HTTP/1.1\r\nX-A: "
+    started = dribbling.time()
+    dribbling.send(head)
+    answered = asyncio.ensure_future(dribbling.response(within=2 * SOON))
+    while not answered.done() and dribbling.time() - started < SOON:
+        dribbling.send(b"a")
+        await asyncio.wait([answered], timeout=0.05)
+    assert (await answered).status == 408
+    assert not origin.requests
+
+
+async def test_an_upload_in_single_bytes_passes(stage: Stage) -> None:
+    """Slow is not stalled."""
+    origin = await stage.origin(_echo)
+    proxy = await stage.proxy(origin)
+    client = await stage.client(proxy)
+    client.send(request_bytes("POST", "/", None, [("Content-Length", "200")]))
+    await client.send_slowly(b"b" * 200)
+    assert (await client.response("POST")).body == b"b" * 200
+
+
+async def test_fifty_readers_that_stall_do_not_stop_the_rest(stage: Stage) -> None:
+    """Each holds its own stream window at most."""
+
+    async def large(request: Request) -> None:
+        if request.path == b"/quick":
+            request.respond(200, b"quick")
+        else:
+            request.head(200)
+            await request.pour(bytes(2 << 20))
+
+    origin = await stage.origin(large)
+    proxy = await stage.proxy(origin)
+    stalled = [await stage.client(proxy, receive_buffer_bytes=16384) for _ in range(50)]
+    for client in stalled:
+        client.request("GET", "/large")
+    for client in stalled:
+        await client.head()
+    for _ in range(5):
+        response = await stage.ask(proxy, "GET", "/quick")
+        assert response.body == b"quick"
+    total = bytearray()
+    while chunk := await stalled[0].chunk():
+        total += chunk
+    assert len(total) == 2 << 20
+
+
+async def test_a_flood_of_connects_leaves_the_process_well(stage: Stage) -> None:
+    """Connect and leave, a thousand times; descriptors come back."""
+    origin = await stage.origin(_echo)
+    proxy = await stage.proxy(origin)
+    for _ in range(20):
+        batch = await asyncio.gather(*(Client.connect(proxy.port) for _ in range(50)))
+        for number, client in enumerate(batch):
+            if number % 2:
+                client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+            client.rst()
+        for client in batch:
+            await client.gone()
+    response = await stage.ask(proxy, "POST", "/", b"fine")
+    assert response.body == b"fine"
+    assert all(request.reset_code in (None, Code.CANCEL) for request in origin.requests)
+
+
+async def test_bodies_far_beyond_the_memory_limit_stream(stage: Stage) -> None:
+    """20 MiB through 8 MiB, alone and three at a time."""
+    origin = await stage.origin(_echo_hash)
+    proxy = await stage.proxy(origin, "--max-memory=8MiB")
+    body = bytes(range(256)) * (20 << 12)
+
+    async def upload() -> bytes:
+        client = await stage.client(proxy)
+        client.request("POST", "/", body)
+        return (await client.response("POST", within=60)).body
+
+    assert await upload() == b"%d" % len(body)
+    assert await asyncio.gather(*(upload() for _ in range(3))) == [b"%d" % len(body)] * 3
+
+
+@pytest.mark.parametrize("pressure", ["drop", "keep"])
+async def test_more_bodies_than_memory_are_all_answered(stage: Stage, pressure: str) -> None:
+    """60 bodies of 300 KiB under 4 MiB: never a deadlock, whichever way."""
+    origin = await stage.origin(_echo_hash)
+    proxy = await stage.proxy(origin, "--max-memory=4MiB", f"--memory-pressure={pressure}")
+    clients = [await stage.client(proxy) for _ in range(60)]
+    body = bytes(300 << 10)
+    for number, client in enumerate(clients):
+        if number % 2:
+            client.request("POST", "/", body)
+        else:
+            client.send(
+                request_bytes("POST", "/", None, [("Transfer-Encoding", "chunked")])
+                + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+            )
+    responses = await asyncio.gather(*(client.response("POST", within=60) for client in clients))
+    assert [response.body for response in responses] == [b"%d" % len(body)] * 60
+
+
+async def _echo_hash(request: Request) -> None:
+    request.respond(200, b"%d" % len(await request.complete(60)))
