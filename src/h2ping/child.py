@@ -29,15 +29,18 @@ from typing import TYPE_CHECKING, Any
 
 from h2ping.address import Upstream
 from h2ping.errors import H2pingError
+from h2ping.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
+    from typing import TextIO
 
 READY_POLL = 0.02
 TAIL_LINES = 20
-STOP_TIMEOUT = 65.0
-"""Seconds that a proxy gets to drain before it is killed; above its default grace of 60 s."""
+KILL_AFTER = 5.0
+"""Seconds after its grace that a proxy gets until it is killed."""
+STOP_TIMEOUT = 60.0 + KILL_AFTER
 
 _LISTENING = re.compile(r"listening on (\S+) -> (\S+) \(HTTP/2")
 
@@ -49,9 +52,19 @@ class StartError(H2pingError):
 class Running:
     """One h2ping process. A context manager; `start` and `stop` for whoever cannot use one."""
 
-    def __init__(self, flags: Sequence[str], *, startup_timeout: float = 15.0) -> None:
+    def __init__(
+        self,
+        flags: Sequence[str],
+        *,
+        startup_timeout: float = 15.0,
+        stop_timeout: float | None = STOP_TIMEOUT,
+        echo: TextIO | None = None,
+    ) -> None:
         self._flags = list(flags)
         self._startup_timeout = startup_timeout
+        self._stop_timeout = stop_timeout
+        self._echo = echo
+        self._echoed = 0
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.listening: list[tuple[str, str]] = []
@@ -60,6 +73,7 @@ class Running:
     def start(self) -> Running:
         """Start and wait until it is ready. Raises StartError."""
         self._folder = Path(tempfile.mkdtemp(prefix="h2ping-"))
+        self._echoed = 0
         ready = self._folder / "ready"
         command = [
             sys.executable, "-m", "h2ping", *self._flags,
@@ -93,8 +107,10 @@ class Running:
         if not self.listening:
             raise StartError(f"h2ping did not say where it listens (log level?):\n{self.tail()}")
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> int | None:
+    def stop(self, timeout: float | None = -1.0) -> int | None:
         """Let requests in flight finish, then kill. Returns the exit code; repeating it does nothing."""
+        if timeout is not None and timeout < 0:
+            timeout = self._stop_timeout
         process, self._process = self._process, None
         code = None
         if process is not None:
@@ -105,6 +121,7 @@ class Running:
             except subprocess.TimeoutExpired:
                 process.kill()
                 code = process.wait()
+        self.echo_log()
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -147,6 +164,17 @@ class Running:
             raise RuntimeError("h2ping is not running")
         return self._folder / "log"
 
+    def echo_log(self) -> None:
+        """Copy what is new in the log to where `echo` says."""
+        if self._echo is None or self._folder is None or not self.log_file.exists():
+            return
+        with self.log_file.open("rb") as log:
+            log.seek(self._echoed)
+            new = log.read()
+        self._echoed += len(new)
+        self._echo.write(new.decode("utf-8", "replace"))
+        self._echo.flush()
+
     def log(self) -> str:
         """What it has logged so far."""
         return self.log_file.read_text(errors="replace")
@@ -163,10 +191,11 @@ def running(
     `ping_interval="5s"`, `max_conns=4`, `insecure_skip_verify=True`.
     """
     flags = ["-upstream", upstream, "-listen", listen]
+    grace = parse_duration(str(settings.get("shutdown_grace", "60s")))
     for name, value in settings.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         flags.append(f"-{name.replace('_', '-')}={text}")
-    return Running(flags, startup_timeout=startup_timeout)
+    return Running(flags, startup_timeout=startup_timeout, stop_timeout=grace + KILL_AFTER)
 
 
 def reachable(address: str) -> str:

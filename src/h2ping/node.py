@@ -4,9 +4,9 @@ For a Slurm job step, a container's entry point or a CI step. The proxy starts, 
 ready, the proxy drains when the command has ended, and the command's exit code is ours. Every flag of h2ping
 may stand before `--run`; `--config FILE` gives several instances.
 
-A proxy that dies is started again, after a wait that doubles each time: clients that were refused a
-connection try again, while a command that is stopped has lost its work. Five deaths in a row within ten
-seconds of their starts stop the command.
+The proxy's log goes to standard error. A proxy that dies is started again, after a wait that doubles each
+time: clients that were refused a connection try again, while a command that is stopped has lost its work.
+Five deaths in a row within ten seconds of their starts stop the command.
 """
 
 from __future__ import annotations
@@ -63,16 +63,13 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def run(flags: list[str], command: list[str]) -> int:
-    proxy = Running(flags)
+    proxy = Running(flags, stop_timeout=None, echo=sys.stderr)
     proxy.start()
     try:
         for address, upstream in proxy.listening:
             _say(f"{address} -> {upstream}")
         return foreground.run(command, look=Nurse(proxy, time.monotonic).look, environment=environment(proxy))
     finally:
-        code = proxy.exit_code
-        if code is not None:
-            _say(f"the proxy had exited with code {code}:\n{proxy.tail()}")
         proxy.stop()
 
 
@@ -88,11 +85,12 @@ class Nurse:
 
     def look(self) -> str:
         """Called again and again. Returns why the command must stop, or nothing."""
+        self._proxy.echo_log()
         if self._due is not None:
             return self._start() if self._now() >= self._due else ""
         if self._proxy.exit_code is None:
             return ""
-        _say(f"the proxy exited with code {self._proxy.exit_code}:\n{self._proxy.tail()}")
+        _say(f"the proxy exited with code {self._proxy.exit_code}")
         return self._after_a_death(self._now() - self._born)
 
     def _after_a_death(self, age: float) -> str:

@@ -33,6 +33,8 @@ def test_the_command_runs_with_a_proxy_that_is_ready(h2ping: Callable[..., Run])
     )
     assert run.end() == 0
     assert "answered connect-failed True" in run.text
+    assert "upstream error: GET /v1/models: " in run.text
+    assert run.lines[-1].endswith("stopped")
 
 
 def test_its_exit_code_is_ours(h2ping: Callable[..., Run]) -> None:
@@ -100,8 +102,8 @@ class FakeProxy:
     def stop(self, timeout: float = 0) -> None:
         pass
 
-    def tail(self) -> str:
-        return "    the end of its log"
+    def echo_log(self) -> None:
+        pass
 
 
 class Case:
@@ -119,7 +121,7 @@ class Case:
 def test_a_proxy_that_dies_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
     case = Case()
     assert case.die(100.0) == ""
-    assert "the end of its log" in capsys.readouterr().err
+    assert "the proxy exited with code 1" in capsys.readouterr().err
     assert case.proxy.starts == 0
     case.now += node.FIRST_WAIT
     assert case.nurse.look() == ""

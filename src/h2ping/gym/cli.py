@@ -92,11 +92,13 @@ def _add_way(parser: argparse.ArgumentParser) -> None:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Own options, and the command after `--`."""
-    if "--" not in argv:
-        return list(argv), []
-    index = list(argv).index("--")
-    return list(argv[:index]), list(argv[index + 1 :])
+    """Own options, and the command: what stands after `--`, or from the word on that is Gym's program."""
+    for index, word in enumerate(argv):
+        if word == "--":
+            return list(argv[:index]), list(argv[index + 1 :])
+        if locate.is_gym_name(word):
+            return list(argv[:index]), list(argv[index:])
+    return list(argv), []
 
 
 def _run(way: str, command: Sequence[str], *, check: bool) -> int:

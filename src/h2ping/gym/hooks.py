@@ -154,7 +154,8 @@ class _Hooks:
                 supervise.binary_path(block)
         except H2pingError as error:
             raise self._error(str(error)) from None
-        report.way("hooks in Gym", block)
+        version = getattr(sys.modules.get("nemo_gym"), "__version__", "")
+        report.way(f"hooks in Gym {version}".rstrip(), block)
         return block
 
     def show(self, *args: Any, **keywords: Any) -> None:

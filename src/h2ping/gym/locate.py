@@ -42,7 +42,7 @@ class GymCommand:
 def gym_command(command: Sequence[str]) -> GymCommand:
     """Split a command line at Gym's program, found on PATH behind any shim."""
     for index, word in enumerate(command):
-        if _GYM_NAMES.fullmatch(os.path.basename(word)):
+        if is_gym_name(word):
             words = list(command[: index + 1])
             if index == 0:
                 words[0] = str(find(word))
@@ -52,6 +52,11 @@ def gym_command(command: Sequence[str]) -> GymCommand:
         "is not Gym's command. For a program that calls `gym` itself, put a shim on PATH:\n"
         "    h2ping gym shim DIR; PATH=DIR:$PATH " + shlex.join(command),
     )
+
+
+def is_gym_name(word: str) -> bool:
+    """Whether a word of a command line is Gym's program: `gym`, or one of its older names."""
+    return _GYM_NAMES.fullmatch(os.path.basename(word)) is not None
 
 
 def find(name: str = "gym") -> Path:

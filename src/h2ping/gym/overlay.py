@@ -21,6 +21,7 @@ import re
 import signal
 import socket
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from h2ping import foreground
@@ -149,6 +150,8 @@ def _quoted(text: str) -> str:
 
 def run(gym: GymCommand, program: Sequence[str], *, check: bool = False) -> int:
     """Start the proxies, run the command with the rewritten URLs, stop the proxies. Returns its exit code."""
+    if Path(gym.words[-1]).name != "gym":
+        raise ConfigError(gym.words[-1], "the overlay way knows the command `gym` only; use `gym env start`")
     if not check and not serves(gym.arguments):
         return subprocess.call([*gym.words, *gym.arguments])
     config = resolve(gym)
