@@ -336,7 +336,7 @@ def test_the_engines_agree_on_damaged_bytes(damage: list[tuple[int, int | None]]
         for at, octet in damage:
             at %= len(data)
             data[at : at + 1] = b"" if octet is None else bytes((octet,))
-        # One engine sees a fault with a frame's header, the other with its end: let every frame come to its end.
+        # One engine sees a fault with a frame's header, the other with its end: let each come to its end.
         data += bytes(20_000)
         fault = None
         for cut in [*cuts, len(data)]:
