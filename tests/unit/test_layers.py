@@ -35,9 +35,10 @@ LAYERS: list[set[str]] = [
         "arguments",
         "upstream.response",
         "upstream.splitter",
+        "upstream.plain_stream",
         "upstream.keepalive",
     },
-    {"upstream.wire", "upstream.plain"},
+    {"upstream.wire", "upstream.plain", "upstream.blocks"},
     {"upstream.dial", "upstream.connection", "upstream.pool", "downstream"},
     {"exchange"},
     {"instance"},
@@ -47,7 +48,7 @@ LAYERS: list[set[str]] = [
 """Lowest first. A module imports from its own layer and from those below."""
 
 PURE = ("headers", "retry", "timers", "upstream.keepalive", "upstream.wire", "upstream.plain", "upstream.response",
-        "upstream.splitter")  # fmt: skip
+        "upstream.splitter", "upstream.blocks", "upstream.plain_stream")  # fmt: skip
 """Sans-IO: neither asyncio nor time."""
 
 

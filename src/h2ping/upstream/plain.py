@@ -29,7 +29,6 @@ import h2.connection
 import h2.events
 import h2.exceptions
 import h2.settings
-import hpack
 
 from h2ping.errors import (
     FLOOD,
@@ -41,8 +40,9 @@ from h2ping.errors import (
     Processed,
     UpstreamError,
 )
-from h2ping.headers import is_sensitive
 from h2ping.upstream import splitter
+from h2ping.upstream.blocks import BlockDecoder, BlockEncoder, field_tuples
+from h2ping.upstream.plain_stream import PlainStream
 from h2ping.upstream.response import Malformed, content_length, read_head, read_trailers
 from h2ping.upstream.splitter import ACK, END_STREAM, ConnectionFault, ErrorCode, Frame, Splitter, build_frame
 
@@ -56,13 +56,9 @@ OUTPUT_BYTES = 64 << 10
 """DATA that one `take_output` hands out: small enough that a PING queued behind it is soon sent."""
 DATA_BYTES = 16_375
 """Content of one DATA frame: with its header it fills one TLS record, whatever more the peer would take."""
-ENCODER_TABLE_BYTES = 4096
-"""The peer may offer a larger HPACK table; ours stays at the default, because memory is counted per
-connection."""
 UNSEEN_CREDIT_BYTES = 16 << 10
 """Credit for frames on streams that are over, collected before it is sent: a frame for every frame is too
 many."""
-UNLIMITED_BYTES = 1 << 62
 CUT_STREAMS = 1000
 """Streams we ended that are remembered: no peer needs more of them to hear of a reset."""
 LAST_STREAM_ID = 2**31 - 1
@@ -72,75 +68,6 @@ NO_LIMIT = 2**31 - 1
 _FINAL_BLOCK = b"\x88"
 _INTERIM_BLOCK = b"\x08\x03103"
 _TRAILER_BLOCK = b"\x00\x01t\x00"
-
-
-class _Encoder(hpack.Encoder):
-    """hpack's encoder with a table that the peer may shrink and not blow up."""
-
-    @property
-    def header_table_size(self) -> int:
-        return self.header_table.maxsize
-
-    @header_table_size.setter
-    def header_table_size(self, value: int) -> None:
-        value = min(value, ENCODER_TABLE_BYTES)
-        # hpack 4.2 forgets to announce a change when the same size is set again before the next block.
-        if value != self.header_table.maxsize:
-            hpack.Encoder.header_table_size.__set__(self, value)  # type: ignore[attr-defined]
-
-
-class PlainStream:
-    """One request and its response (h2ping.upstream.wire.WireStream)."""
-
-    def __init__(
-        self, wire: PlainWire, stream_id: int, body: RequestBody | None, receiver: Receiver, head: bool
-    ) -> None:
-        self.id = stream_id
-        self.upload_done = body is None
-        self.receiver = receiver
-        self.body = body
-        self.head_request = head
-        self.sent = 0
-        """Body bytes made into frames."""
-        self.responded = False
-        """The final head has arrived."""
-        self.complete = False
-        """The peer's END_STREAM has arrived."""
-        self.over = False
-        """Closed in both directions, and out of the Wire's table."""
-        self.muted = False
-        """`reset` was called: nothing more to the receiver."""
-        self.interims = 0
-        self.expected: int | None = None
-        """Content bytes the response announced, if it did."""
-        self.seen = 0
-        """Content bytes that arrived."""
-        self.owed = 0
-        """Content bytes that the receiver has not credited."""
-        self._wire = wire
-
-    def body_ready(self) -> None:
-        """See WireStream."""
-        self._wire.signal()
-
-    def credit(self, size: int) -> None:
-        """See WireStream."""
-        size = min(size, self.owed)
-        if size > 0:
-            self.owed -= size
-            self._wire.give_credit(self, size)
-
-    def reset(self, code: int) -> None:
-        """See WireStream."""
-        self.muted = True
-        if not self.over:
-            self._wire.reset_stream(self, code)
-
-    def has_output(self) -> bool:
-        """There are body bytes, or an end, that were not made into frames."""
-        if self.over or self.upload_done or self.body is None:
-            return False
-        return self.body.complete or self.body.received > self.sent
 
 
 class PlainWire:
@@ -153,8 +80,7 @@ class PlainWire:
         self.settled = False
         self._owner = owner
         self._splitter = Splitter(limits)
-        # Without hpack's own limit: it stops inside a block and leaves the table out of step for all streams.
-        self._decoder = hpack.Decoder(UNLIMITED_BYTES)
+        self._decoder = BlockDecoder()
         self._h2 = h2.connection.H2Connection(
             h2.config.H2Configuration(
                 client_side=True,
@@ -165,7 +91,7 @@ class PlainWire:
                 normalize_inbound_headers=False,
             )
         )
-        self._h2.encoder = _Encoder()
+        self._h2.encoder = BlockEncoder()
         self._streams: dict[int, PlainStream] = {}
         self._cut: dict[int, None] = {}
         """Ids of the last streams that we ended: frames for them may be on their way."""
@@ -256,7 +182,7 @@ class PlainWire:
         """See Wire."""
         assert self.can_open, "open() on a Wire that takes no streams"
         stream_id = self._h2.get_next_available_stream_id()
-        self._h2.send_headers(stream_id, _field_tuples(fields), end_stream=body is None)
+        self._h2.send_headers(stream_id, field_tuples(fields), end_stream=body is None)
         self._queue()
         stream = PlainStream(self, stream_id, body, receiver, head=(b":method", b"HEAD") in fields)
         self._streams[stream_id] = stream
@@ -367,7 +293,7 @@ class PlainWire:
     def _end_upload(self, stream: PlainStream) -> None:
         trailers = stream.body.trailers if stream.body is not None else None
         if trailers:
-            self._h2.send_headers(stream.id, _field_tuples(trailers), end_stream=True)
+            self._h2.send_headers(stream.id, field_tuples(trailers), end_stream=True)
         else:
             self._h2.end_stream(stream.id)
         stream.upload_done = True
@@ -519,7 +445,7 @@ class PlainWire:
             return
         end = bool(frame.flags & END_STREAM)
         stream.seen += len(frame.payload)
-        detail = _wrong_content(stream, end)
+        detail = stream.wrong_content(end)
         if detail:
             self._credit_unseen(flow_size)
             self._malformed(stream, detail)
@@ -539,7 +465,9 @@ class PlainWire:
             self._owner.on_stream_closed()
 
     def _receive_headers(self, frame: Frame) -> None:
-        fields = self._decode(frame.payload)  # of any stream: the table is the connection's (section 4.3)
+        fields = self._decoder.fields(
+            frame.payload
+        )  # of any stream: the table is the connection's (section 4.3)
         stream = self._find(frame)
         if stream is None or stream.complete:
             self._after_end(stream, frame)
@@ -612,12 +540,6 @@ class PlainWire:
             self._control += build_frame(splitter.RST_STREAM, 0, frame.stream_id, code)
             self._count_answer(13)
 
-    def _decode(self, block: bytes) -> Fields:
-        try:
-            return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
-        except (hpack.HPACKError, IndexError, ValueError) as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"HPACK: {type(error).__name__}") from None
-
     def _receive_priority(self, frame: Frame) -> None:
         """Ignored but for its length (RFC 9113 sections 5.3.2 and 6.3)."""
         if len(frame.payload) == 5:
@@ -666,7 +588,7 @@ class PlainWire:
         """PUSH_PROMISE: forbidden once the peer has acknowledged SETTINGS_ENABLE_PUSH=0 (section 6.6)."""
         if self._acknowledged:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE although push is off")
-        self._decode(frame.payload)
+        self._decoder.fields(frame.payload)
         self._find(frame)
         if frame.promised_id % 2 or frame.promised_id <= self._promised:
             raise ConnectionFault(
@@ -728,22 +650,3 @@ class PlainWire:
 def _goaway(code: int) -> bytes:
     """GOAWAY; the last stream id is 0, because a client takes no streams."""
     return build_frame(splitter.GOAWAY, 0, 0, bytes(4) + code.to_bytes(4, "big"))
-
-
-def _field_tuples(fields: Fields) -> list[hpack.HeaderTuple]:
-    return [
-        (hpack.NeverIndexedHeaderTuple if is_sensitive(name) else hpack.HeaderTuple)(name, value)
-        for name, value in fields
-    ]
-
-
-def _wrong_content(stream: PlainStream, end: bool) -> str:
-    """Why the DATA that just arrived makes the response malformed, or nothing (RFC 9113 section 8.1.1)."""
-    if not stream.responded:
-        return "DATA before HEADERS"
-    if stream.expected is not None:
-        if stream.seen > stream.expected:
-            return "more content than content-length"
-        if end and stream.seen != stream.expected:
-            return "less content than content-length"
-    return ""
