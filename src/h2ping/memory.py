@@ -73,6 +73,11 @@ class Memory:
         """Requests that wait for memory."""
         return len(self._waiting)
 
+    @property
+    def is_roomy(self) -> bool:
+        """At most half of the limit is in use."""
+        return not self.arena.limit or self.arena.used < self.arena.limit // 2
+
     def admit(self, claimant: Claimant, size: int | None, *, kept: bool) -> None:
         """Calls `on_memory` or `on_no_memory` once, perhaps before it returns. `size` None: not known (chunked)."""
         if not self.arena.could_fit(size, kept):

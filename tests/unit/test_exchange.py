@@ -12,8 +12,9 @@ from h2ping import config, errors, headers, log
 from h2ping._fast.arena_py import Arena
 from h2ping.clock import Deadlines
 from h2ping.errors import Processed, UpstreamError
-from h2ping.exchange import CANCEL, NO_ERROR, Exchange, Phase
+from h2ping.exchange import CANCEL, NO_ERROR, WINDOW_MOST_BYTES, Exchange, Phase
 from h2ping.memory import Memory
+from h2ping.upstream.wire import WireLimits
 
 
 class FakeStream:
@@ -29,6 +30,9 @@ class FakeStream:
 
     def credit(self, size: int) -> None:
         self.credited += size
+
+    def widen(self, size: int) -> None:
+        self.widened = getattr(self, "widened", 0) + size
 
     def reset(self, code: int) -> None:
         self.resets.append(code)
@@ -62,6 +66,7 @@ class FakePool:
     """Gives the next connection at once, or holds waiters while there is none."""
 
     def __init__(self) -> None:
+        self.limits = WireLimits()
         self.connection: FakeConnection | None = FakeConnection(1)
         self.waiting: list[Any] = []
 
@@ -330,6 +335,25 @@ def test_credit_goes_back_when_the_clients_socket_took_the_bytes(make: Any) -> N
     w.client.write_paused = False
     exchange.on_writable()
     assert (w.stream.credited, w.arena.used) == (5, 0)
+
+
+def test_the_window_of_a_client_that_reads_grows_to_a_bound(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    for _ in range(10_000 >> 4):
+        exchange.on_data(memoryview(bytes(16384)))
+    assert WireLimits().stream_window_bytes + w.stream.widened == WINDOW_MOST_BYTES
+
+
+def test_no_window_grows_while_memory_is_short(make: Any) -> None:
+    w = make(memory=1 << 20)
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    w.arena.charge(600_000)
+    for _ in range(100):
+        exchange.on_data(memoryview(bytes(16384)))
+    assert not hasattr(w.stream, "widened")
 
 
 def test_credit_for_a_whole_response_is_still_owed_until_the_client_took_it(make: Any) -> None:

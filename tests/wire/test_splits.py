@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from h2ping.errors import UpstreamError
+from h2ping.upstream.wire import WireLimits
 from tests.support.frames import FrameFactory, frame
 from tests.support.traces import heard, owner_heard, sent_of, told
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.support.wires import Rig
+
+WIDE = WireLimits(stream_window_bytes=4 << 20)
 
 
 def everyday(p: FrameFactory) -> bytes:
@@ -154,7 +157,7 @@ def test_the_receive_buffer_takes_what_receive_takes(
 
 def test_a_long_response_cut_at_odd_sizes_arrives_whole(new_rig: Callable[..., Rig]) -> None:
     """Longer than any receive buffer, and the receiver keeps all pieces."""
-    rig = new_rig().start()
+    rig = new_rig(WIDE).start()
     ears = rig.open()
     content = bytes(range(256)) * 4096
     frames = [rig.peer.data(1, content[at : at + 16_000]) for at in range(0, len(content), 16_000)]
@@ -170,7 +173,7 @@ def test_a_long_response_cut_at_odd_sizes_arrives_whole(new_rig: Callable[..., R
 
 def test_pieces_of_a_body_stay_as_they_are_while_they_are_held(new_rig: Callable[..., Rig]) -> None:
     """A slow client's bytes wait in the receiver; later ones must not overwrite them."""
-    rig = new_rig().start()
+    rig = new_rig(WIDE).start()
     held: list[Any] = []
     ears = rig.open()
     ears.on_data = held.append  # type: ignore[method-assign,assignment]

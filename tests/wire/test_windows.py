@@ -15,6 +15,7 @@ from tests.support.frames import (
     MAX_FRAME_SIZE,
     PING,
     RST_STREAM,
+    WINDOW_UPDATE,
 )
 
 if TYPE_CHECKING:
@@ -451,8 +452,22 @@ def test_a_peer_that_overruns_a_window_is_cut_off(
     assert rig.fault(rig.peer.data(1, b"x"))[1] == FLOW_CONTROL_ERROR
 
 
-def test_a_response_and_an_upload_do_not_wait_for_each_other(rig: Rig) -> None:
+def test_a_wider_window_is_granted_at_once_and_used(new_rig: Any) -> None:
+    """RFC 9113 section 6.9: what `widen` grants comes on top of what is credited."""
+    rig = new_rig(WireLimits(stream_window_bytes=20_000)).start()
+    ears = rig.open()
+    rig.sent()
+    rig.serve(rig.peer.response(1), rig.peer.data(1, bytes(10_000)))
+    ears.stream.widen(20_000)
+    assert [(update.stream, update.code) for update in rig.sent(WINDOW_UPDATE)] == [(1, 20_000)]
+    rig.serve(*[rig.peer.data(1, bytes(10_000)) for _ in range(3)])
+    assert len(ears.data) == 40_000
+    assert rig.fault(rig.peer.data(1, b"x"))[1] == FLOW_CONTROL_ERROR
+
+
+def test_a_response_and_an_upload_do_not_wait_for_each_other(new_rig: Any) -> None:
     """Case big-upload-while-origin-talks."""
+    rig = new_rig(WireLimits(stream_window_bytes=1 << 20)).start()
     ears = upload(rig, bytes(1_000_000))
     rig.sent()
     rig.serve(rig.peer.response(1), *[rig.peer.data(1, bytes(16_000)) for _ in range(60)])

@@ -158,6 +158,13 @@ cdef class MuxStream:
             self.mux.credit_stream(self, size)
             self.mux.signal()
 
+    def widen(self, uint32_t size):
+        """See WireStream."""
+        if not self.over and not self.complete and not self.mux.dead:
+            self.receive_window += size
+            self.mux.queue_frame4(WINDOW_UPDATE, self.id, size)
+            self.mux.signal()
+
     def reset(self, uint32_t code):
         """See WireStream."""
         self.muted = True

@@ -342,6 +342,13 @@ class PlainWire:
             self._queue()
             self.signal()
 
+    def widen_stream(self, stream: PlainStream, size: int) -> None:
+        """A larger window for the stream."""
+        if not self._dead:
+            self._h2.increment_flow_control_window(size, stream.id)
+            self._queue()
+            self.signal()
+
     def _remember_cut(self, stream: PlainStream) -> None:
         self._cut[stream.id] = None
         if len(self._cut) > CUT_STREAMS:

@@ -65,6 +65,11 @@ class PlainStream:
             self.owed -= size
             self._wire.give_credit(self, size)
 
+    def widen(self, size: int) -> None:
+        """See WireStream."""
+        if not self.over and not self.complete:
+            self._wire.widen_stream(self, size)
+
     def reset(self, code: int) -> None:
         """See WireStream."""
         self.muted = True

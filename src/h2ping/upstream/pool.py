@@ -115,7 +115,7 @@ class Pool:
         self._clock = clock
         self._on_round_trip = on_round_trip
         # --max-header-bytes is about requests; where it is raised, longer responses are taken too.
-        self._limits = WireLimits(
+        self.limits = WireLimits(
             max_field_section_bytes=max(settings.max_header_bytes, WireLimits.max_field_section_bytes)
         )
         self._slots = Slots()
@@ -296,7 +296,7 @@ class Pool:
             connection = await dial(
                 self._settings,
                 self._context,
-                lambda: Connection(ident, self, self._clock, self.cadence, self._limits),
+                lambda: Connection(ident, self, self._clock, self.cadence, self.limits),
             )
         except UpstreamError as error:
             self._dials.discard(task)

@@ -31,8 +31,9 @@ Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 class WireLimits:
     """What a Wire grants its peer and bears from it. Sizes in bytes."""
 
-    stream_window_bytes: int = 4 << 20
-    """Receive window of one stream; 64 KB ruins downloads."""
+    stream_window_bytes: int = 256 << 10
+    """First receive window of one stream: what a client that never reads can make us hold. A stream whose client
+    reads gets more by `WireStream.widen`; 64 KB for good would ruin downloads."""
     connection_window_bytes: int = 64 << 20
     """Receive window of the connection: a multiple of the stream's, so that one unread stream stalls itself only."""
     max_field_section_bytes: int = 64 << 10
@@ -103,6 +104,9 @@ class WireStream(Protocol):
 
     def credit(self, size: int) -> None:
         """`size` bytes of response body reached the client: give the peer the window back (RFC 9113 section 6.9)."""
+
+    def widen(self, size: int) -> None:
+        """Grant `size` bytes more than what was credited: the stream's window is larger from now on."""
 
     def reset(self, code: int) -> None:
         """RST_STREAM, and no further call to the receiver. A stream whose HEADERS were not yet taken by
