@@ -17,6 +17,7 @@ class StreamOwner(Protocol):
     def signal(self) -> None:
         """There may be output."""
 
+    def widen_stream(self, stream: PlainStream, size: int) -> None: ...
     def give_credit(self, stream: PlainStream, size: int) -> None:
         """Content bytes back to the peer's windows."""
 
