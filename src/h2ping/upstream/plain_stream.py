@@ -17,7 +17,9 @@ class StreamOwner(Protocol):
     def signal(self) -> None:
         """There may be output."""
 
-    def widen_stream(self, stream: PlainStream, size: int) -> None: ...
+    def widen_stream(self, stream: PlainStream, size: int) -> None:
+        """A larger window."""
+
     def give_credit(self, stream: PlainStream, size: int) -> None:
         """Content bytes back to the peer's windows."""
 
