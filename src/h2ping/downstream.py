@@ -70,7 +70,6 @@ LINGER_SECONDS = 2.0
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_FRAMINGS = {framing: number for number, framing in enumerate(headers.Framing)}
 # Any token is a method (RFC 9110 section 9.1), but llhttp refuses those it does not know; these it does.
 _PARSED_METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"})
 
@@ -525,7 +524,7 @@ class Client(_Base):
         if self.exchange is None:
             return
         self.head_sent = True
-        self.framing = _FRAMINGS[framing]
+        self.framing = framing
         head = self._announced(head, head)
         if self.framing == client_py.UNTIL_CLOSE:
             self.closing = True

@@ -56,13 +56,13 @@ Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 """Header or trailer fields: lower-case names, order kept."""
 
 
-class Framing(enum.Enum):
+class Framing(enum.IntEnum):
     """How the client learns where a response body ends (RFC 9112 section 6.3)."""
 
-    NONE = "none"
-    LENGTH = "length"
-    CHUNKED = "chunked"
-    UNTIL_CLOSE = "until-close"
+    NONE = 0
+    LENGTH = 1
+    CHUNKED = 2
+    UNTIL_CLOSE = 3
 
 
 @dataclass(slots=True)

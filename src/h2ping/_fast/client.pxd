@@ -14,7 +14,7 @@ cdef enum Mode:             # what the next byte is
     SINK = 6                # of anything: as good as closed
     CLOSED = 7
 
-cdef enum Framed:           # how a response body is framed; the order of headers.Framing
+cdef enum Framed:           # how a response body is framed; the numbers of headers.Framing
     NONE = 0
     LENGTH_FRAMED = 1
     CHUNK_FRAMED = 2

@@ -40,14 +40,14 @@ DISCARD = 5  # of a body that nobody wants, `remaining` of them
 SINK = 6  # of anything: the connection is as good as closed; `remaining` is how many are still borne
 CLOSED = 7
 
-# How a response body is framed; the numbers of `headers.Framing`, in its order.
+# How a response body is framed; the numbers of `headers.Framing`.
 NONE = 0
 LENGTH_FRAMED = 1
 CHUNK_FRAMED = 2
 UNTIL_CLOSE = 3
 
 READ_BYTES = 64 << 10
-HEAD_READ_BYTES = 16 << 10
+HEAD_READ_BYTES = 4 << 10
 """Body bytes that come with a head are held outside the arena until memory is granted: they are kept few."""
 PIPELINED_BYTES = 64 << 10
 CHUNK_LINE_BYTES = 4096
