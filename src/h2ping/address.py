@@ -37,6 +37,10 @@ class Address:
             raise ValueError("not a host name or IP address")
         return cls(host, _port(port, lowest=0))
 
+    def with_port(self, port: int) -> Address:
+        """The same host, the port that was really bound."""
+        return Address(self.host, port)
+
     @property
     def is_loopback(self) -> bool:
         if self.host.lower() == "localhost":

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from h2ping import log, metrics
 from h2ping.errors import ConfigError
@@ -43,12 +43,17 @@ _REASONS: Final = {
 TEXT: Final = "text/plain; charset=utf-8"
 
 
+class Counts(Protocol):
+    """What /metrics is made from (metrics.Metrics)."""
+
+    def render(self, state: Mapping[str, Any] | None = None) -> str:
+        """Prometheus text."""
+
+
 class Admin:
     """Owns the listener. `ready` is set by whoever knows."""
 
-    def __init__(
-        self, address: Address, counts: metrics.Metrics, state: Callable[[], Mapping[str, Any]]
-    ) -> None:
+    def __init__(self, address: Address, counts: Counts, state: Callable[[], Mapping[str, Any]]) -> None:
         self.address = str(address)
         self._listen = address
         self._counts = counts

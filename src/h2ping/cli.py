@@ -81,7 +81,10 @@ def _serve(arguments: Arguments, program: str) -> int:
     main_settings = instances[0].settings
     sink = log.configure(main_settings.log_level, main_settings.log_format)
     try:
-        from h2ping.server import serve
+        if main_settings.workers > 1:
+            from h2ping.workers import serve_by_workers as serve
+        else:
+            from h2ping.server import serve
 
         return serve([each.settings for each in instances], lambda: _say_notes(instances))
     except ConfigError as error:

@@ -301,6 +301,12 @@ class Settings:
         "on SIGTERM or SIGINT, let requests in flight finish for up to this long",
         sidecar=900.0, shared=True,
     )  # fmt: skip
+    workers: int = _setting(
+        PROCESS, COUNT, 1,
+        "processes behind the listen address; the limits on memory, connections and queue hold for all of "
+        "them together",
+        shared=True,
+    )  # fmt: skip
     exit_with_parent: bool = _setting(
         PROCESS, SWITCH, False, "stop when the process that started this one is gone", shared=True
     )  # fmt: skip
@@ -412,6 +418,8 @@ def check(settings: Settings) -> None:
         raise _refused(
             settings, "max_conn_age", "must be below 3600s: an AWS ALB closes a connection at that age"
         )
+    if not 1 <= settings.workers <= 64:
+        raise _refused(settings, "workers", "must be from 1 to 64")
     if settings.max_header_bytes < 1024:
         raise _refused(settings, "max_header_bytes", "must be at least 1024")
     if 0 < settings.max_memory < SMALLEST_MEMORY:

@@ -388,6 +388,15 @@ def dial_failed(settings: Settings, error: UpstreamError, delay: float) -> None:
     )
 
 
+def worker_died(number: int, process: int, how: str, in_flight: int) -> None:
+    requests = "1 request" if in_flight == 1 else f"{in_flight} requests"
+    _say(
+        logging.ERROR,
+        None,
+        f"worker {number} (process {process}) died: {how}; it had {requests}; replacing it",
+    )
+
+
 def copies_given_up(count: int) -> None:
     text = f"memory pressure: gave up the kept copies of {count} request bodies; those are not sent again"
     _say(logging.WARNING, None, text)

@@ -52,6 +52,16 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
+    def dump(self) -> list[float]:
+        """The total, then the counts: for `add`."""
+        return [self.total, *self._counts]
+
+    def add(self, dump: Sequence[float]) -> None:
+        """Count another process's observations too."""
+        self.total += dump[0]
+        for slot, count in enumerate(dump[1:]):
+            self._counts[slot] += int(count)
+
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
@@ -84,6 +94,26 @@ class InstanceMetrics:
         self.durations = Histogram(DURATION_BUCKETS)
         self.round_trips = Histogram(ROUND_TRIP_BUCKETS)
 
+    def dump(self) -> dict[str, Any]:
+        """All of it, as JSON can say it."""
+        return {
+            "requests": self.requests,
+            "failures": self.failures,
+            "resends": self.resends,
+            "durations": self.durations.dump(),
+            "round_trips": self.round_trips.dump(),
+        }
+
+    def add(self, dump: Mapping[str, Any]) -> None:
+        """Count what another process counted."""
+        for status, count in dump["requests"].items():
+            self.requests[int(status)] = self.requests.get(int(status), 0) + count
+        for mine, theirs in ((self.failures, dump["failures"]), (self.resends, dump["resends"])):
+            for cause, count in theirs.items():
+                mine[cause] = mine.get(cause, 0) + count
+        self.durations.add(dump["durations"])
+        self.round_trips.add(dump["round_trips"])
+
     def finished(self, status: int | None, cause: str | None, elapsed: float) -> None:
         """A request has its outcome. `status` is 499 when the client had left, None when it was told none."""
         status = status or 0
@@ -111,6 +141,15 @@ class Metrics:
     def instance(self, name: str) -> InstanceMetrics:
         """The books of the instance of that name, the same ones each time."""
         return self._instances.setdefault(name, InstanceMetrics(name))
+
+    def counts(self) -> dict[str, Any]:
+        """What all instances counted, as JSON can say it."""
+        return {name: books.dump() for name, books in self._instances.items()}
+
+    def add(self, counts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Count what another process counted."""
+        for name, dump in counts.items():
+            self.instance(name).add(dump)
 
     def render(self, state: Mapping[str, Any] | None = None) -> str:
         """All of it. `state` is what `/connections` shows."""

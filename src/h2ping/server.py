@@ -12,7 +12,8 @@ import errno
 import gc
 import os
 import signal
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Any
 
 from h2ping import __version__, lifecycle, log
 from h2ping._fast import IMPLEMENTATION, Arena
@@ -26,8 +27,9 @@ from h2ping.metrics import Metrics
 from h2ping.upstream.connection import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+    from h2ping.address import Address
     from h2ping.config import Settings
 
 BACKLOG = 8192
@@ -41,16 +43,46 @@ def serve(instances: Sequence[Settings], on_listening: Callable[[], None] = lamb
 
     `on_listening` is called after the log line of that name, which is the first line of a good start.
     """
+
+    async def run() -> int:
+        return await Server(instances, on_listening).run()
+
+    return run_loop(run)
+
+
+def run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run `work` to its end on a uvloop of its own."""
     import uvloop
 
     lifecycle.raise_file_limit()
     loop = uvloop.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(Server(instances, on_listening).run())
+        return loop.run_until_complete(work())
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def bind(listen: Address) -> socket.socket:
+    """A listening socket. Raises ConfigError, with the words `cannot bind`, when there is none to be had."""
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    both = not listen.host and socket.has_dualstack_ipv6()
+    try:
+        sock = socket.create_server(
+            (listen.host, listen.port),
+            family=socket.AF_INET6 if both else family,
+            backlog=BACKLOG,
+            dualstack_ipv6=both,
+        )
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        reason = "address already in use" if taken else error.strerror or str(error)
+        holder = lifecycle.port_holder(listen) if taken else None
+        held = f" (held by {holder})" if holder else ""
+        raise ConfigError("", log.cannot_bind(listen, reason + held)) from None
+    sock.setblocking(False)
+    return sock
 
 
 class Listener:
@@ -76,22 +108,12 @@ class Listener:
         )
         self._server: asyncio.Server | None = None
 
-    async def bind(self) -> None:
-        settings = self.instance.settings
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: make_client(self.context), settings.listen.host, settings.listen.port, backlog=BACKLOG
-            )
-        except OSError as error:
-            reason = (
-                "address already in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-            )
-            holder = lifecycle.port_holder(settings.listen) if error.errno == errno.EADDRINUSE else None
-            held = f" (held by {holder})" if holder else ""
-            raise ConfigError("", log.cannot_bind(settings.listen, reason + held)) from None
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    async def listen(self, sock: socket.socket) -> None:
+        """Take clients from a socket that `bind` made."""
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: make_client(self.context), sock=sock, backlog=BACKLOG
+        )
+        self.address = str(self.instance.settings.listen.with_port(sock.getsockname()[1]))
 
     def close(self) -> None:
         """Accept no more; idle clients are let go."""
@@ -109,75 +131,96 @@ class Listener:
 class Server:
     """The process: one or more instances, one memory limit."""
 
-    def __init__(self, instances: Sequence[Settings], on_listening: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        instances: Sequence[Settings],
+        on_listening: Callable[[], None],
+        sockets: Sequence[socket.socket] | None = None,
+    ) -> None:
+        """`sockets`: those of a parent that binds, logs and signals readiness for several workers."""
         self._on_listening = on_listening
+        self._sockets = sockets
         self._settings = instances
-        self._main = instances[0]
+        self._main = main = instances[0]
+        self._clock = LoopClock(asyncio.get_running_loop())
+        self._metrics = Metrics(__version__, IMPLEMENTATION)
+        self._memory = Memory(
+            Arena(main.max_memory), self._clock, main.queue_timeout, keep=main.memory_pressure == "keep"
+        )
+        self._listeners: list[Listener] = []
         self._stop = asyncio.Event()
         self._signals = 0
         self._grace = self._main.shutdown_grace
 
-    async def run(self) -> int:
-        """Start, wait for a signal, drain. The exit code."""
-        main = self._main
-        clock = LoopClock(asyncio.get_running_loop())
-        metrics = Metrics(__version__, IMPLEMENTATION)
-        memory = Memory(
-            Arena(main.max_memory), clock, main.queue_timeout, keep=main.memory_pressure == "keep"
-        )
-        listeners = [
-            Listener(Instance(settings, clock, memory, metrics.instance(settings.name)), clock)
-            for settings in self._settings
-        ]
-        admin = (
-            Admin(main.admin_listen, metrics, lambda: state(listeners, memory, clock))
-            if main.admin_listen
-            else None
-        )
+    async def run(self, on_ready: Callable[[], Awaitable[None]] | None = None) -> int:
+        """Start, wait for a signal, drain. The exit code. `on_ready` is awaited once clients are taken."""
+        main, clock = self._main, self._clock
+        admin = Admin(main.admin_listen, self._metrics, self.state) if main.admin_listen else None
         ready: lifecycle.ReadyFile | None = None
         watch: lifecycle.ParentWatch | None = None
         try:
             if main.exit_with_parent:
                 watch = lifecycle.exit_with_parent(self._on_parent_gone)
-            for listener in listeners:
-                await listener.bind()
+            self._listeners = [
+                Listener(Instance(each, clock, self._memory, self._metrics.instance(each.name)), clock)
+                for each in self._settings
+            ]
+            sockets = self._sockets or [bind(each.listen) for each in self._settings]
+            for listener, sock in zip(self._listeners, sockets, strict=True):
+                await listener.listen(sock)
             if admin is not None:
                 await admin.start()
             self._watch_signals()
-            for listener in listeners:
-                log.listening(listener.instance.settings, listener.address)
-            if IMPLEMENTATION != "compiled":
-                log.plain_engine()
-            self._on_listening()
-            if admin is not None:
-                log.note(f"probes and metrics on http://{admin.address}/")
+            if self._sockets is None:
+                self._say_listening(admin)
             if main.ready_file:
                 ready = lifecycle.ReadyFile(main.ready_file)
             if admin is not None:
                 admin.ready = True
+            if on_ready is not None:
+                await on_ready()
             lifecycle.notify("READY=1")
             _settle_heap()
             await self._stop.wait()
             lifecycle.notify("STOPPING=1")
             if admin is not None:
                 admin.ready = False
-            await self._drain(listeners)
+            await self._drain(self._listeners)
         finally:
-            for listener in listeners:
+            for listener in self._listeners:
                 listener.close()
             if admin is not None:
                 await admin.close()
-            memory.close()
+            self._memory.close()
             if watch is not None:
                 watch.close()
             if ready is not None:
                 ready.remove()
-        log.stopped(main)
+        if self._sockets is None:
+            log.stopped(main)
         return 0
+
+    def state(self) -> dict[str, object]:
+        """What /connections shows."""
+        return state(self._listeners, self._memory, self._clock)
+
+    def snapshot(self) -> tuple[dict[str, object], dict[str, object]]:
+        """State and counts, for a parent that adds up those of several workers."""
+        return self.state(), self._metrics.counts()
+
+    def _say_listening(self, admin: Admin | None) -> None:
+        for listener in self._listeners:
+            log.listening(listener.instance.settings, listener.address)
+        if IMPLEMENTATION != "compiled":
+            log.plain_engine()
+        self._on_listening()
+        if admin is not None:
+            log.note(f"probes and metrics on http://{admin.address}/")
 
     async def _drain(self, listeners: Sequence[Listener]) -> None:
         grace = self._grace
-        log.draining(self._main, grace, sum(len(listener.instance.exchanges) for listener in listeners))
+        if self._sockets is None:
+            log.draining(self._main, grace, sum(len(each.instance.exchanges) for each in listeners))
         for listener in listeners:
             listener.close()
         self._stop.clear()

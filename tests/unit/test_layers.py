@@ -42,7 +42,7 @@ LAYERS: list[set[str]] = [
     {"upstream.dial", "upstream.connection", "upstream.pool", "downstream"},
     {"exchange"},
     {"instance"},
-    {"server", "admin"},
+    {"server", "admin", "workers"},
     {"cli", "show", "gym", "lab", "node", "cluster", "shell", "child", "pytest_plugin"},
 ]
 """Lowest first. A module imports from its own layer and from those below."""

@@ -1,0 +1,155 @@
+"""Several processes behind one listen address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from h2ping import config
+from h2ping.workers import added, how_it_ended, share_of
+from tests.e2e.test_process import ORPHAN_LIMIT, admin_port, answer_with_path, visit
+from tests.support.stage import any_stage, certificates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.proxy import Proxy
+    from tests.support.scripted_origin import Request
+    from tests.support.stage import Stage
+
+__all__ = ["any_stage", "certificates"]
+
+linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads children from Linux's /proc")
+
+
+def workers_of(proxy: Proxy) -> set[int]:
+    children = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text(encoding="ascii")
+    return {int(child) for child in children.split()}
+
+
+async def until(look: Callable[[], Any], within: float = 20.0) -> Any:
+    """Ask again and again; the state of another process tells nobody that it changed."""
+    end = asyncio.get_running_loop().time() + within
+    while not (found := look()):
+        assert asyncio.get_running_loop().time() < end, "it never happened"
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def counted(port: int) -> int:
+    """Requests that /metrics has counted as answered 200."""
+    text = (await visit(port, "/metrics")).body.decode()
+    lines = [
+        line for line in text.splitlines() if line.startswith("h2ping_requests_total{") and '"200"' in line
+    ]
+    return sum(int(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+async def until_counted(port: int, wanted: int) -> None:
+    while await counted(port) < wanted:  # noqa: ASYNC110 - another process counts
+        await asyncio.sleep(0.05)
+
+
+def alive(processes: set[int]) -> set[int]:
+    return {process for process in processes if Path(f"/proc/{process}").exists()}
+
+
+async def start(stage: Stage, behaviour: Any = answer_with_path, *flags: str) -> Proxy:
+    origin = await stage.origin(behaviour)
+    return await stage.proxy(origin, "-workers", "2", "-admin-listen", "127.0.0.1:0", *flags)
+
+
+@linux
+async def test_workers_serve_one_address_and_their_counts_are_added(any_stage: Stage) -> None:
+    proxy = await start(any_stage)
+    admin = await admin_port(proxy)
+    assert len(workers_of(proxy)) == 2
+    for _ in range(20):
+        assert (await any_stage.ask(proxy, "GET", "/x")).status == 200
+    await until_counted(admin, 20)
+    state = json.loads((await visit(admin, "/connections")).body)
+    assert state["memory"]["limit"] == 2**30
+    assert (await visit(admin, "/readiness")).status == 200
+
+
+@linux
+async def test_a_worker_that_dies_is_replaced_and_its_loss_is_reported(any_stage: Stage) -> None:
+    proxy = await start(any_stage)
+    admin = await admin_port(proxy)
+    assert (await any_stage.ask(proxy, "GET", "/x")).status == 200
+    await until_counted(admin, 1)
+    before = workers_of(proxy)
+    for victim in before:
+        os.kill(victim, signal.SIGKILL)
+        await proxy.logged(f"(process {victim}) died: SIGKILL")
+    await until(lambda: len(workers_of(proxy) - before) == 2)
+    assert (await any_stage.ask(proxy, "GET", "/x")).status == 200
+    assert await counted(admin) >= 1
+
+
+@linux
+async def test_a_signal_lets_the_requests_of_all_workers_finish(any_stage: Stage) -> None:
+    gate = asyncio.Event()
+    begun: list[Request] = []
+
+    async def hold(request: Request) -> None:
+        begun.append(request)
+        await gate.wait()
+        request.respond(200, b"late")
+
+    proxy = await start(any_stage, hold)
+    workers = workers_of(proxy)
+    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
+    await until(lambda: len(begun) == 8)
+    os.kill(proxy.pid, signal.SIGTERM)
+    await proxy.logged("shutdown requested; draining")
+    gate.set()
+    assert [(response.status, response.body) for response in await asyncio.gather(*asked)] == [
+        (200, b"late")
+    ] * 8
+    assert await proxy.exited() == 0
+    assert proxy.log.rstrip().endswith("stopped")
+    assert not alive(workers)
+
+
+@linux
+async def test_workers_end_with_their_parent_and_the_port_is_free(any_stage: Stage) -> None:
+    proxy = await start(any_stage)
+    workers, port = workers_of(proxy), proxy.port
+    os.kill(proxy.pid, signal.SIGKILL)
+    await proxy.exited()
+    any_stage.proxies.remove(proxy)
+    await until(lambda: not alive(workers), ORPHAN_LIMIT)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_worker_has_its_share_of_what_holds_for_all() -> None:
+    settings = config.parse(
+        {"upstream": "https://h", "max_memory": "1GiB", "max_conns": "64", "workers": "4"}
+    )
+    share = share_of(settings, 4)
+    assert (share.max_memory, share.max_conns, share.max_queue) == (2**28, 16, settings.max_queue // 4)
+    assert share.exit_with_parent
+
+
+def test_states_of_several_processes_are_added() -> None:
+    one: dict[str, Any] = {
+        "memory": {"used": 3},
+        "instances": [{"name": "a", "requests": 2, "connections": [{"id": 1}]}],
+    }
+    both = added([one, one])
+    assert both["memory"]["used"] == 6
+    assert both["instances"] == [{"name": "a", "requests": 4, "connections": [{"id": 1}, {"id": 1}]}]
+    assert added([]) == {}
+
+
+def test_an_end_is_told_in_words() -> None:
+    assert (how_it_ended(-9), how_it_ended(3)) == ("SIGKILL", "exit code 3")
