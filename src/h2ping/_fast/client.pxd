@@ -35,6 +35,7 @@ cdef class ClientBytes:
     cdef public int64_t remaining       # LENGTH, DISCARD: bytes to come; SINK: bytes that are still borne
     cdef public int64_t max_body
     cdef public bint stalled            # the body has no room
+    cdef bint in_scratch                # LENGTH: body bytes are read into the shared buffer, not into a cell
     cdef readonly bint paused           # the transport does not read
     cdef Py_ssize_t scanned             # bytes of `held` without the end of a head
     cdef int64_t left                   # CHUNKED: bytes of this chunk to come, or one of Left
@@ -51,6 +52,7 @@ cdef class ClientBytes:
     cdef bint take(self) except -1
     cdef bint take_head(self) except -1
     cdef bint take_length(self) except -1
+    cdef Py_ssize_t fill_body(self, const uint8_t* source, Py_ssize_t size) except -1
     cdef bint take_chunk(self) except -1
     cdef bint take_chunk_data(self) except -1
     cdef bint take_chunk_size(self, const uint8_t* line, Py_ssize_t size) except -1
