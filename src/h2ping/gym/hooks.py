@@ -168,11 +168,12 @@ class _Hooks:
         config = self.env.get_global_config_dict()
         try:
             fleet = supervise.fleet_of(block, self.order.program, _text(config, "nemo_gym_log_dir"))
+            self.fleet = fleet  # before the start: an interrupt may come between the two
+            atexit.register(self.end)
             fleet.start()
         except H2pingError as error:
+            self.fleet = None
             raise self._error(str(error)) from None
-        self.fleet = fleet
-        atexit.register(self.end)
         report.listening(block, socket.gethostname())
         if block.rewrite_base_urls:
             plan = rewrite.plan(config, block.instances)
