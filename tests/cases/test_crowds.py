@@ -74,6 +74,36 @@ async def test_a_head_that_never_ends_is_given_up(stage: Stage) -> None:
     assert not origin.requests
 
 
+async def test_a_body_that_stops_coming_is_given_up(stage: Stage) -> None:
+    """408 after --client-idle-timeout without a byte; the upstream's stream is cancelled."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin, "--client-idle-timeout=300ms")
+    client = await stage.client(proxy)
+    client.send(request_bytes("POST", "/", None, [("Content-Length", "10")]) + b"half")
+    request = await origin.request(1)
+    response = await client.response("POST", within=SOON)
+    assert (response.status, response.cause, response.closes) == (408, "body-timeout", True)
+    assert await request.was_reset() == Code.CANCEL
+    assert not request.ended
+
+
+async def test_a_slow_answer_is_no_stalled_reader(stage: Stage) -> None:
+    """--client-idle-timeout is not about the upstream's silence."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin, "--client-idle-timeout=200ms")
+    client = await stage.client(proxy)
+    client.request("POST", "/", b"x")
+    request = await origin.request(1)
+    await client.silent(0.8)
+    request.head(200)
+    request.data(b"first")
+    assert (await client.head("POST")).status == 200
+    assert await client.chunk() == b"first"
+    await client.silent(0.8)
+    request.data(b"second", end=True)
+    assert await client.chunk() == b"second"
+
+
 async def test_an_upload_in_single_bytes_passes(stage: Stage) -> None:
     """Slow is not stalled."""
     origin = await stage.origin(_echo)

@@ -92,7 +92,7 @@ async def test_verification_is_turned_off_only_loudly(any_stage: Stage) -> None:
     """Case wrong-certificate-refused: the explicit option."""
     origin = await any_stage.origin(cert=any_stage.certificates.unknown)
     proxy = await any_stage.proxy(origin, "-insecure-skip-verify")
-    assert proxy.matching("WARNING")
+    await proxy.logged("WARNING")
     client = await any_stage.client(proxy)
     client.request("GET", "/")
     (await origin.request(1)).respond(200, b"trusted blindly")
