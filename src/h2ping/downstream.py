@@ -566,6 +566,7 @@ class Client(_Base):
         if transport is None:
             return
         self.flush()
+        self.mode = client_py.CLOSED
         if self.head_sent and self.framing == client_py.UNTIL_CLOSE:
             # A mere end of the connection would say that the body is whole (RFC 9112 section 8).
             with contextlib.suppress(OSError, AttributeError, TypeError):
@@ -574,7 +575,6 @@ class Client(_Base):
                 )
             transport.abort()
             return
-        self.mode = client_py.CLOSED
         self.context.linger(self)
         transport.close()
 

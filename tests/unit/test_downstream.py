@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.client_bench import Bench
 
+from h2ping import headers
 from h2ping._fast import client_py
 from h2ping.errors import DownstreamError, UpstreamError
+from h2ping.headers import Framing
 
 if TYPE_CHECKING:
     from tests.support.fake_exchange import FakeExchange
@@ -688,3 +690,113 @@ def test_a_trailer_with_a_line_break_cuts_the_response(bench: Bench) -> None:
 def test_errors_carry_their_cause() -> None:
     """The two error types that this layer meets are not mixed up."""
     assert not issubclass(DownstreamError, UpstreamError)
+
+
+def test_a_whole_head_above_the_limit_is_refused(engine: str) -> None:
+    bench = Bench(engine, max_header_bytes=100)
+    connection = bench.connect()
+    connection.send(b"GET / HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 100 + b"\r\n\r\n")
+    assert connection.received().startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("start", [b"1;" + b"x" * 5000, b"z", b"\r5", b"\n"])
+def test_a_chunk_line_that_can_never_be_one_is_refused_before_it_ends(bench: Bench, start: bytes) -> None:
+    connection = bench.connect()
+    connection.send(POST_CHUNKED + start)
+    assert connection.received().startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_pipelined_request_before_eof_is_answered_where_eof_is_waited_out(engine: str) -> None:
+    bench = Bench(engine, half_close="wait")
+    connection = bench.connect()
+    connection.send(GET + GET)
+    bench.exchange.client.send_head(b"HTTP/1.1 204 No Content\r\n\r\n", Framing.NONE)
+    bench.exchange.client.send_end(None)
+    assert connection.eof()
+    bench.turn()
+    assert len(bench.exchanges) == 2
+    bench.exchange.respond(b"hello")
+    assert b"\r\nconnection: close\r\n" in connection.received()
+
+
+def test_a_kept_http_10_connection_is_told_of_a_shutdown(bench: Bench) -> None:
+    """The head was composed before the shutdown began."""
+    connection = bench.connect()
+    connection.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    client = bench.exchange.client
+    head, framing = headers.response_head(200, [], bench.exchange.request, True, client.will_close)
+    bench.context.draining = True
+    client.send_head(head, framing)
+    client.send_end(None)
+    assert connection.received() == b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+    assert connection.transport.closed
+
+
+def test_credit_that_is_owed_is_given_back_when_the_client_leaves(bench: Bench) -> None:
+    connection = bench.connect()
+    connection.send(GET)
+    connection.client.pause_writing()
+    bench.exchange.respond(b"hello")
+    connection.client.connection_lost(None)
+    assert bench.exchange.heard == ["start", "gone"]
+
+
+def test_what_an_exchange_says_after_its_end_is_ignored(bench: Bench) -> None:
+    connection = bench.connect()
+    connection.send(GET)
+    exchange = bench.exchange
+    exchange.client.abort()
+    connection.transport.take()
+    exchange.client.send_interim(b"HTTP/1.1 103 X\r\n\r\n")
+    exchange.client.answer(b"HTTP/1.1 503 X\r\n\r\n", True)
+    exchange.respond(b"late")
+    exchange.client.abort()
+    assert connection.received() == b""
+
+
+def test_bytes_after_the_last_response_of_a_connection_are_thrown_away(bench: Bench) -> None:
+    """RFC 9112 section 9.6: nothing after the request that said close is a request."""
+    connection = bench.connect()
+    connection.send(GET[:-2] + b"Connection: close\r\n\r\n" + GET)
+    bench.exchange.respond(b"hello")
+    connection.send(GET)
+    assert len(bench.exchanges) == 1
+    assert connection.transport.eof_written
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("end", ["abort", "answer", "respond"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_exchange_may_end_while_its_body_is_handed_in(
+    bench: Bench, version: bytes, end: str, chunked: bool
+) -> None:
+    """The bytes that are left in hand have no body any more."""
+    make = bench.make_exchange
+
+    def ending(request: Any, client: Any) -> FakeExchange:
+        exchange = make(request, client)
+
+        def finish() -> None:
+            if end == "abort":
+                exchange.begin()
+                client.abort()
+            elif end == "answer":
+                client.answer(b"HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n", client.will_close)
+            else:
+                exchange.respond(b"early")
+            exchange.body.release()
+
+        exchange.on_body = finish  # type: ignore[method-assign]
+        return exchange
+
+    bench.context.exchanges = ending
+    connection = bench.connect()
+    if chunked and version == b"1.1":
+        connection.send(POST_CHUNKED + b"5\r\nhello\r\n" * 3)
+    else:
+        connection.send(
+            b"POST / HTTP/%b\r\n%bContent-Length: 90000\r\n\r\n" % (version, HOST) + b"x" * 50_000
+        )
+    connection.send(b"x" * 10_000)
+    assert bench.arena.used == 0
+    assert connection.transport.closed or connection.transport.eof_written or not chunked

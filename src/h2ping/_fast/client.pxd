@@ -50,6 +50,7 @@ cdef class ClientBytes:
 
     cdef int use_held(self) except -1
     cdef bint take(self) except -1
+    cdef bint has_room(self) except -1
     cdef bint take_head(self) except -1
     cdef bint take_length(self) except -1
     cdef Py_ssize_t fill_body(self, const uint8_t* source, Py_ssize_t size) except -1

@@ -87,7 +87,7 @@ cdef class ClientBytes:
         cdef Py_ssize_t size
         if self.mode == HEAD:
             return HEAD_VIEW
-        if self.mode == LENGTH and self.held is None and self.body.room(&size) != NULL:
+        if self.mode == LENGTH and self.held is None and self.body is not None and self.body.room(&size) != NULL:
             # Where all the rest has its room, it is read at once and copied into its cells.
             self.in_scratch = self.body.kept and self.remaining > size
             if not self.in_scratch:
@@ -96,11 +96,11 @@ cdef class ClientBytes:
 
     def buffer_updated(self, Py_ssize_t size):
         """`size` bytes were written to what `get_buffer` gave."""
-        cdef Py_ssize_t room, empty
+        cdef Py_ssize_t empty, room
         cdef const uint8_t* end
         cdef bytes raw
         if self.held is None:
-            if self.mode == LENGTH and self.body.room(&room) != NULL:
+            if self.mode == LENGTH and self.has_room():
                 if self.in_scratch:
                     room = self.fill_body(SCRATCH, size)
                     if room < size:
@@ -149,10 +149,10 @@ cdef class ClientBytes:
         cdef Py_ssize_t size = PyByteArray_GET_SIZE(self.held)
         if self.mode == HEAD:
             return self.take_head()
-        if self.mode == LENGTH:
-            return self.take_length()
-        if self.mode == CHUNKED:
-            return self.take_chunk()
+        if self.mode == LENGTH or self.mode == CHUNKED:
+            if self.body is None:       # would be a defect above; here it must not become a wild pointer
+                raise RuntimeError("body bytes without a body")
+            return self.take_length() if self.mode == LENGTH else self.take_chunk()
         if self.mode == WAIT:
             drop_front(self.held, empty_lines(<uint8_t*>PyByteArray_AS_STRING(self.held), size))
         elif self.mode == DISCARD:
@@ -170,6 +170,10 @@ cdef class ClientBytes:
         elif self.mode == CLOSED:
             self.held = None
         return False
+
+    cdef bint has_room(self) except -1:
+        cdef Py_ssize_t size
+        return self.body is not None and self.body.room(&size) != NULL
 
     cdef bint take_head(self) except -1:
         cdef const uint8_t* start
@@ -223,12 +227,11 @@ cdef class ClientBytes:
 
     cdef bint body_moved(self) except -1:
         cdef Body body = self.body
-        cdef Py_ssize_t room
         if not self.remaining:
             self.body_complete(None)
             return True
         self.on_body()
-        if self.mode == LENGTH and body is self.body and body.room(&room) == NULL:
+        if self.mode == LENGTH and body is self.body and not self.has_room():
             return self.stall()
         return True
 
