@@ -61,6 +61,17 @@ sanitize: $(TEST_VENV)/.done  ## the tests over a build with AddressSanitizer an
 fuzz: $(TEST_VENV)/.done  ## the property tests with fifty times their examples
 	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q tests/property
 
+bench: $(TEST_VENV)/.done peers  ## against Go, Envoy and nghttpx; the tables in README.md and docs/performance.md
+	$(TEST_VENV)/bin/python -m bench
+
+bench-quick: $(TEST_VENV)/.done peers  ## the same, smaller: under 3 minutes, tables to the screen only
+	$(TEST_VENV)/bin/python -m bench --quick
+
+.PHONY: peers
+peers:
+	@command -v nghttpx >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -qq nghttp2-proxy; } \
+		|| echo "nghttpx (package nghttp2-proxy) is not installed: left out"
+
 clean:
 	rm -rf build dist $(RUN_VENV) $(TEST_VENV) src/*.egg-info
 	find src -name '*.so' -delete

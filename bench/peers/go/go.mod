@@ -1,0 +1,3 @@
+module h2pingbench
+
+go 1.24
