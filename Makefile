@@ -8,7 +8,7 @@ MINUTES ?= 5
 HOURS ?= 1
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo docs test test-plain lint types coverage proof trace trace-28k memory bench bench-quick soak fuzz callgrind sanitize clean help
+.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick soak fuzz callgrind sanitize clean help
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,9 @@ coverage: $(TEST_VENV)/.done  ## branch coverage of the protocol modules, at lea
 
 docs: $(TEST_VENV)/.done  ## renew what is generated from the code: docs/flags.md, docs/causes.md, the README table
 	$(TEST_VENV)/bin/python -m h2ping.show .
+
+faults: $(TEST_VENV)/.done  ## run the fault matrix and write docs/faults.md from it
+	$(TEST_VENV)/bin/python -m tests.faults
 
 proof: $(RUN_VENV)/.done  ## a 400 s silent call through a relay that cuts at 340 s, in real time
 	$(RUN_VENV)/bin/h2ping lab proof

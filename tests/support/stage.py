@@ -50,7 +50,11 @@ def _files(folder: Path, name: str, cert: trustme.LeafCert) -> tuple[str, str]:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    folder = tmp_path_factory.mktemp("certificates")
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """All kinds, in files of that folder."""
     authority, stranger = trustme.CA(), trustme.CA()
     ca = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(ca))

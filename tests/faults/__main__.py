@@ -1,0 +1,32 @@
+"""`python -m tests.faults [FILE]`: run the matrix and write docs/faults.md."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faults.matrix import Matrix
+from tests.faults.table import render
+from tests.support.stage import ENGINE, make_certificates
+
+
+def main() -> int:
+    """Exit code 1: a cell is wrong; nothing is written then."""
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/faults.md")
+    with tempfile.TemporaryDirectory() as folder:
+        certificates = make_certificates(Path(folder))
+        matrix = Matrix(certificates, Path(folder), ENGINE)
+        results = asyncio.run(matrix.run())
+    wrong = [f"{each.moment.value}, {each.fault}: {'; '.join(each.wrong)}" for each in results if each.wrong]
+    print("\n".join(wrong + matrix.wrong))
+    if wrong or matrix.wrong:
+        return 1
+    target.write_text(render(results))
+    print(f"{len(results)} cells, {target} written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
