@@ -345,3 +345,21 @@ async def test_slots_find_the_least_loaded_without_looking_at_all() -> None:
     for connection in connections:
         slots.place(connection, -1)
     assert slots.least() is None
+
+
+@pytest.mark.parametrize(
+    ("interval", "idle_limit", "closes"),
+    [
+        ("60s", "340s", 90.0),
+        ("20s", "340s", 30.0),
+        ("1s", "340s", 2.0),
+        ("0s", "340s", 90.0),
+        ("20s", "40s", 20.0),
+    ],
+)
+def test_an_idle_connection_is_closed_before_the_path_forgets_it(
+    interval: str, idle_limit: str, closes: float
+) -> None:
+    """A short PING interval says that the path forgets soon, and nothing PINGs an idle connection."""
+    settings = config.parse({"upstream": "https://a", "ping_interval": interval, "idle_limit": idle_limit})
+    assert pool_module.idle_close(settings) == closes

@@ -13,7 +13,7 @@ Theory of operation
 5. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
    has streams its replacement is dialled first, RETIRE_LEAD of the age before.
 6. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
-   idle limit.
+   idle limit, and sooner where the PING interval is short.
 
 Every change costs the same however many requests are open: connections are kept in slots by their load. The pool
 neither sends nor receives a byte.
@@ -47,6 +47,18 @@ RETIRE_LEAD = 0.02
 IDLE_CLOSE = 90.0
 """What Go's client does; the shortest idle limit on the path that PING does not move is an ALB's 60 s, which answers
 with a FIN, and the accelerator's 340 s is silent."""
+
+SHORTEST_IDLE_CLOSE = 2.0
+"""Whatever the interval: calls that follow one another must find their connection still there."""
+
+
+def idle_close(settings: Settings) -> float:
+    """Seconds after which an idle connection is closed. A short PING interval says that the path forgets soon, and
+    no PING keeps an idle connection: half as long again is the most that it may be silent."""
+    if not settings.ping_interval:
+        return min(IDLE_CLOSE, settings.idle_limit / 2)
+    by_interval = max(SHORTEST_IDLE_CLOSE, 1.5 * settings.ping_interval)
+    return min(IDLE_CLOSE, settings.idle_limit / 2, by_interval)
 
 
 ENHANCE_YOUR_CALM = 0xB
@@ -124,9 +136,7 @@ class Pool:
         self._waiting: dict[Waiter, _Wait] = {}
         self._assigning = False
         self._deadlines: Deadlines[Waiter] = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
-        self._idle: Deadlines[Connection] = Deadlines(
-            clock, min(IDLE_CLOSE, settings.idle_limit / 2), self._on_idle
-        )
+        self._idle: Deadlines[Connection] = Deadlines(clock, idle_close(settings), self._on_idle)
         self._retire_timers: dict[Connection, Timer] = {}
         self._request_limits: dict[Connection, int] = {}
         self._dials: set[asyncio.Task[None]] = set()
