@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+import aiohttp
 import hpack
 import pytest
 
@@ -12,6 +14,7 @@ from tests.cases.timing import ABSENCE, SOON
 from tests.support.framing import Code, Kind, continuation, headers, ping, push_promise, settings
 
 if TYPE_CHECKING:
+    from tests.support.proxy import Proxy
     from tests.support.scripted_origin import Conn
     from tests.support.stage import Stage
 
@@ -207,7 +210,9 @@ async def test_connect_opens_no_tunnel(stage: Stage) -> None:
 async def test_no_secret_of_a_request_comes_out_again(stage: Stage, form: str) -> None:
     """Case secrets-not-logged."""
     origin = await stage.origin()
-    proxy = await stage.proxy(origin, "--log-level=debug", "--access-log", f"--log-format={form}")
+    proxy = await stage.proxy(
+        origin, "--log-level=debug", "--access-log", f"--log-format={form}", "--admin-listen=127.0.0.1:0"
+    )
     secret = "S3CR3T"
     fields = [("Cookie", f"k={secret}"), ("X-Api-Key", secret), ("Proxy-Authorization", f"Basic {secret}")]
     client = await stage.client(proxy)
@@ -220,6 +225,7 @@ async def test_no_secret_of_a_request_comes_out_again(stage: Stage, form: str) -
     assert request.path == b"/v1/chat?token=S3CR3T"
     secrets = {name for name, value in request.fields if secret.encode() in value and name != b":path"}
     assert secrets <= _never_indexed(request.block)
+    await _no_secret_on_the_second_listener(proxy, secret)
     assert b"authorization" in secrets
     request.conn.rst()
     response = await client.response("POST", within=SOON)
@@ -231,8 +237,18 @@ async def test_no_secret_of_a_request_comes_out_again(stage: Stage, form: str) -
     bad.send(f"POST /?token={secret} HTTP/1.1\r\nHost: x\r\n Authorization: {secret}\r\n\r\n".encode())
     assert secret.encode() not in (await bad.response()).body
     await proxy.logged("/v1/chat")
+    await _no_secret_on_the_second_listener(proxy, secret)
     assert await proxy.stop() == 0
     assert secret not in proxy.log
+
+
+async def _no_secret_on_the_second_listener(proxy: Proxy, secret: str) -> None:
+    found = re.search(r"http://[0-9.]+:[0-9]+", await proxy.logged("probes and metrics on"))
+    assert found is not None
+    async with aiohttp.ClientSession(found[0]) as session:
+        for page in ("/", "/metrics", "/connections", "/readiness"):
+            async with session.get(page) as answer:
+                assert secret not in await answer.text(), page
 
 
 def _never_indexed(block: bytes) -> set[bytes]:
