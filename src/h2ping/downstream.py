@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from h2ping._fast.arena_py import Body
     from h2ping.config import Settings
+    from h2ping.door import Door
     from h2ping.headers import Fields, Request
 
     class _Base(client_py.ClientBytes, asyncio.BufferedProtocol):
@@ -113,6 +114,8 @@ class ClientContext:
     on_refused: Callable[[DownstreamError], None] | None = None
     """Told of requests that were answered before they had an exchange."""
     linger_deadlines: Deadlines[Client] | None = None
+    door: Door | None = None
+    """Told of those who come and go."""
     dirty: list[Client] = field(default_factory=list)
     """Those with output gathered in this turn of the loop."""
 
@@ -272,6 +275,8 @@ class Client(_Base):
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport = transport  # type: ignore[assignment]
         self.context.clients.add(self)
+        if self.context.door is not None:
+            self.context.door.entered()
         if self.context.draining:
             transport.close()
         else:
@@ -281,6 +286,8 @@ class Client(_Base):
         """asyncio.BaseProtocol."""
         context = self.context
         context.clients.discard(self)
+        if context.door is not None:
+            context.door.left()
         context.idle_deadlines.discard(self)
         context.head_deadlines.discard(self)
         if context.linger_deadlines is not None:

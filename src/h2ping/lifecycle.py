@@ -175,6 +175,18 @@ def _command_name(process: int) -> str:
     return ""
 
 
+SPARE_DESCRIPTORS = 64
+"""For the loop, the log, listeners, the second listener, resolving names."""
+
+
+def room_for_clients(connections: int) -> int:
+    """How many clients may be open at a time: what `connections` to upstreams and our own needs leave."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(soft - connections - SPARE_DESCRIPTORS, soft // 2)
+
+
 def raise_file_limit() -> int:
     """Allow as many open files as the hard limit does: each client and connection is one. The new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

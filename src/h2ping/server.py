@@ -19,6 +19,7 @@ from h2ping import __version__, lifecycle, log
 from h2ping._fast import IMPLEMENTATION, Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
+from h2ping.door import Door
 from h2ping.downstream import ClientContext, make_client
 from h2ping.errors import ConfigError
 from h2ping.instance import Instance
@@ -106,20 +107,18 @@ class Listener:
             program=settings.program,
             on_refused=instance.on_refused,
         )
-        self._server: asyncio.Server | None = None
 
-    async def listen(self, sock: socket.socket) -> None:
-        """Take clients from a socket that `bind` made."""
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: make_client(self.context), sock=sock, backlog=BACKLOG
-        )
+    async def listen(self, sock: socket.socket, most: int) -> None:
+        """Take clients from a socket that `bind` made, `most` at a time."""
         self.address = str(self.instance.settings.listen.with_port(sock.getsockname()[1]))
+        self.context.door = Door(lambda: make_client(self.context), most, BACKLOG)
+        await self.context.door.open(sock)
 
     def close(self) -> None:
         """Accept no more; idle clients are let go."""
         self.context.draining = True
-        if self._server is not None:
-            self._server.close()
+        if self.context.door is not None:
+            self.context.door.close()
         for client in list(self.context.clients):
             client.on_drain()
 
@@ -166,8 +165,9 @@ class Server:
                 for each in self._settings
             ]
             sockets = self._sockets or [bind(each.listen) for each in self._settings]
+            most = lifecycle.room_for_clients(sum(each.max_conns for each in self._settings)) // len(sockets)
             for listener, sock in zip(self._listeners, sockets, strict=True):
-                await listener.listen(sock)
+                await listener.listen(sock, most)
             if admin is not None:
                 await admin.start()
             self._watch_signals()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,17 +38,20 @@ async def test_thousands_of_idle_sockets_do_not_delay_a_request(stage: Stage) ->
     assert (await idle[0].ask("POST", "/", b"y")).body == b"y"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
-async def test_running_out_of_descriptors_hurts_newcomers_only_and_passes(stage: Stage) -> None:
-    """Nothing crashes; who was there is served; newcomers are when there is room again."""
+async def test_running_out_of_descriptors_makes_newcomers_wait(stage: Stage) -> None:
+    """ulimit -n 160: who is there is served, newcomers wait in the kernel's queue and are served in their turn."""
     origin = await stage.origin(_echo)
-    proxy = await stage.proxy(origin)
+    proxy = await stage.proxy(origin, file_limit=160)
     first = await stage.client(proxy)
     assert (await first.ask("POST", "/", b"before")).body == b"before"
-    resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (64, 64))
-    crowd = [await stage.client(proxy) for _ in range(120)]
+    crowd = [await stage.client(proxy) for _ in range(200)]
+    await proxy.logged("for want of descriptors")
+    for client in crowd:
+        client.request("POST", "/", b"crowd")
     assert (await first.ask("POST", "/", b"amid")).body == b"amid"
     for client in crowd:
+        response = await client.response("POST")
+        assert response.body == b"crowd"
         await client.gone()
     late = await stage.client(proxy)
     assert (await late.ask("POST", "/", b"late")).body == b"late"

@@ -52,12 +52,14 @@ class Proxy:
 
     def __init__(
         self, *flags: str, program: str = "h2ping", engine: str = "c", env: dict[str, str] | None = None,
-        ready_file: Path | None = None,
+        ready_file: Path | None = None, file_limit: int = 0,
     ) -> None:  # fmt: skip
         self.flags = [*flags, *([f"--ready-file={ready_file}"] if ready_file else [])]
         self.program = program
         self.ready_file = ready_file
         self.env = environment(engine, env)
+        self.file_limit = file_limit
+        """RLIMIT_NOFILE, soft and hard; 0 leaves it."""
         self.bell = Bell()
         self.lines: list[tuple[float, str]] = []
         """The log: the loop's time and the line."""
@@ -84,8 +86,9 @@ class Proxy:
 
     async def spawn(self) -> None:
         """Start the process; do not wait for anything."""
+        limit = ["/bin/sh", "-c", f'ulimit -n {self.file_limit}; exec "$@"', "sh"] if self.file_limit else []
         self._process = await asyncio.create_subprocess_exec(
-            *command_for(self.program), *self.flags, env=self.env, start_new_session=True,
+            *limit, *command_for(self.program), *self.flags, env=self.env, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, limit=1 << 20,
         )  # fmt: skip
         self._reader = asyncio.ensure_future(self._read())

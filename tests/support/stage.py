@@ -103,6 +103,7 @@ class Stage:
     async def proxy(
         self, upstream: Origin | str, *flags: str, program: str = "h2ping", engine: str = "",
         env: dict[str, str] | None = None, ready_file: bool = False, trust: bool = True, start: bool = True,
+        file_limit: int = 0,
     ) -> Proxy:  # fmt: skip
         """A running proxy on a port of its own. `flags` come after the defaults of the tests."""
         url = upstream if isinstance(upstream, str) else upstream.url
@@ -113,7 +114,7 @@ class Stage:
         ready = self.folder / f"{len(self.proxies)}.ready" if ready_file else None
         proxy = Proxy(
             *(f"{flag}={value}" for flag, value in defaults.items() if flag not in given), *flags,
-            program=program, engine=engine or self.engine, env=env, ready_file=ready,
+            program=program, engine=engine or self.engine, env=env, ready_file=ready, file_limit=file_limit,
         )  # fmt: skip
         self.proxies.append(proxy)
         await (proxy.start() if start else proxy.spawn())

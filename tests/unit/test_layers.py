@@ -29,6 +29,7 @@ LAYERS: list[set[str]] = [
         "answer",
         "memory",
         "lifecycle",
+        "door",
         "tether",
         "foreground",
         "sources",

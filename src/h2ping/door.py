@@ -1,0 +1,85 @@
+"""Takes clients from one listening socket, as long as the process has descriptors for them.
+
+Theory of operation
+-------------------
+1. At `most` clients the door shuts: connects wait in the kernel's queue. Left alone, libuv accepts and drops them
+   when descriptors run out, and no descriptor is left to reach the upstream.
+2. It opens again when an eighth has left, so that it does not swing with each client.
+3. While it is shut the queue lives on by our own descriptor of the socket; what accepts is a duplicate of it.
+
+A burst that comes in one turn of the loop may pass `most`; the reserve is there for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from h2ping import log
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+
+class Door:
+    """One listening socket and the clients inside."""
+
+    def __init__(self, make_client: Callable[[], asyncio.BaseProtocol], most: int, backlog: int) -> None:
+        self._make_client = make_client
+        self._most = most
+        self._few_enough = most - max(1, most // 8)
+        self._backlog = backlog
+        self._inside = 0
+        self._told = False
+        self._closed = False
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    async def open(self, sock: socket.socket) -> None:
+        """Take clients from `sock`, which is the door's from now on."""
+        self._socket = sock
+        await self._accept()
+
+    def entered(self) -> None:
+        """A client connected."""
+        self._inside += 1
+        if self._inside >= self._most and self._server is not None:
+            self._server.close()
+            self._server = None
+            if not self._told:
+                self._told = True
+                log.warning(
+                    f"{self._inside} clients: more wait until some leave, for want of descriptors (ulimit -n)"
+                )
+
+    def left(self) -> None:
+        """A client is gone."""
+        self._inside -= 1
+        shut = self._server is None and self._opening is None and not self._closed
+        if shut and self._inside <= self._few_enough:
+            self._opening = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Take no more clients; connects are refused."""
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def _accept(self) -> None:
+        assert self._socket is not None
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                self._make_client, sock=self._socket.dup(), backlog=self._backlog
+            )
+        finally:
+            self._opening = None
+        if self._closed:
+            server.close()
+        else:
+            self._server = server
