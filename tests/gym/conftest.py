@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FAKE = Path(__file__).parent / "fake"
-HANG = 20.0
+HANG = 40.0
 """Seconds after which a wait is a hang, not slowness."""
 
 ENV_YAML = """\
@@ -194,9 +194,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    pytest.importorskip(
-        "omegaconf", reason="the fake Gym resolves its configuration with it, as the real one does"
-    )
+    if not os.environ.get("H2PING_REQUIRE_PEERS"):
+        pytest.importorskip(
+            "omegaconf", reason="the fake Gym reads its configuration with it, as the real one"
+        )
     here = Place(tmp_path)
     yield here
     here.close()
