@@ -57,6 +57,14 @@ def test_sigterm_stops_gym_as_ctrl_c_does(place: Place, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_a_closed_terminal_stops_gym_as_ctrl_c_does(place: Place, way: str) -> None:
+    run = place.launch("--way", way, *START)
+    run.wait_for(READY)
+    assert run.end(signal.SIGHUP) == 0
+    assert place.events() == ["ray started", "server stopped", "proxy stopped"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_one_ctrl_c_to_the_whole_group_is_one_interrupt(place: Place, way: str) -> None:
     run = place.launch("--way", way, *START)
     run.wait_for(READY)

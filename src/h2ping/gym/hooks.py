@@ -181,6 +181,8 @@ class _Hooks:
             report.rewritten(plan)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _interrupt)
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+                signal.signal(signal.SIGHUP, _interrupt)  # the terminal was closed
         threading.Thread(target=self._watch, name="h2ping-watch", daemon=True).start()
 
     def _watch(self) -> None:
