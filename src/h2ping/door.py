@@ -37,6 +37,11 @@ class Door:
         self._server: asyncio.Server | None = None
         self._opening: asyncio.Task[None] | None = None
 
+    @property
+    def is_shut(self) -> bool:
+        """Nobody is let in just now."""
+        return self._server is None
+
     async def open(self, sock: socket.socket) -> None:
         """Take clients from `sock`, which is the door's from now on."""
         self._socket = sock
@@ -57,8 +62,8 @@ class Door:
     def left(self) -> None:
         """A client is gone."""
         self._inside -= 1
-        shut = self._server is None and self._opening is None and not self._closed
-        if shut and self._inside <= self._few_enough:
+        may_open = self.is_shut and self._opening is None and not self._closed
+        if may_open and self._inside <= self._few_enough:
             self._opening = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:

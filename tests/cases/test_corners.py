@@ -258,3 +258,19 @@ async def test_a_trailer_cannot_smuggle_framing_or_lines(stage: Stage) -> None:
             assert b"content-length" not in rest.lower()
         else:
             assert rest == b""
+
+
+async def test_a_cut_response_to_a_1_0_client_ends_in_a_reset(stage: Stage) -> None:
+    """RFC 9112 section 8: where the end of the connection ends the body, a mere end would make it look whole."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin)
+    client = await stage.client(proxy)
+    client.request("GET", "/", version="1.0")
+    request = await origin.request(1)
+    request.head(200)
+    request.data(b"half of it")
+    await client.head()
+    assert await client.reader.readexactly(10) == b"half of it"
+    request.reset(Code.INTERNAL_ERROR)
+    with pytest.raises(ConnectionResetError):
+        await client.reader.read()

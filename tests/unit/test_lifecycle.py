@@ -198,3 +198,14 @@ def test_macos_takes_no_more_than_its_open_max(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: made.append(limits))
     assert lifecycle.raise_file_limit() == lifecycle.MAC_OPEN_MAX
+
+
+@pytest.mark.parametrize(
+    ("soft", "connections", "room"),
+    [(1024, 64, 896), (160, 64, 80), (20_000, 640, 19_296), (resource.RLIM_INFINITY, 64, sys.maxsize)],
+)
+def test_clients_leave_descriptors_for_the_upstream(
+    monkeypatch: pytest.MonkeyPatch, soft: int, connections: int, room: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, resource.RLIM_INFINITY))
+    assert lifecycle.room_for_clients(connections) == room

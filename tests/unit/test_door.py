@@ -1,0 +1,89 @@
+"""The door: rule by rule, on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from h2ping.door import Door
+
+MOST = 16
+
+
+class Guest(asyncio.Protocol):
+    """Tells the door when it comes and goes."""
+
+    inside: list[Guest]
+    door: Door
+    changed: asyncio.Event
+    address: tuple[str, int]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.inside.append(self)
+        self.door.entered()
+        self.changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.inside.remove(self)
+        self.door.left()
+        self.changed.set()
+
+
+@pytest.fixture
+async def door() -> Door:
+    """Open, for MOST guests."""
+    Guest.inside = []
+    Guest.changed = asyncio.Event()
+    Guest.door = door = Door(Guest, MOST, backlog=128)
+    sock = socket.create_server(("127.0.0.1", 0))
+    Guest.address = sock.getsockname()
+    await door.open(sock)
+    return door
+
+
+async def _until_inside(count: int) -> None:
+    while len(Guest.inside) != count:
+        Guest.changed.clear()
+        await asyncio.wait_for(Guest.changed.wait(), 10)
+
+
+async def _connect(count: int) -> list[socket.socket]:
+    """One after the other, as the loop turns: what a door that is shut leaves in the queue connects, too."""
+    loop = asyncio.get_running_loop()
+    made = []
+    for _ in range(count):
+        sock = socket.socket()
+        sock.setblocking(False)
+        await loop.sock_connect(sock, Guest.address)
+        made.append(sock)
+        await asyncio.sleep(0)
+    return made
+
+
+async def test_at_most_the_given_number_is_let_in_and_the_rest_waits(door: Door) -> None:
+    sockets = await _connect(MOST)
+    await _until_inside(MOST)
+    waiting = await _connect(5)
+    assert len(Guest.inside) == MOST
+    for sock in sockets[:1]:
+        sock.close()
+    await _until_inside(MOST - 1)
+    assert door.is_shut, "one has left; it opens when an eighth has"
+    sockets[1].close()
+    await _until_inside(MOST - 2 + 5)
+    door.close()
+    for sock in sockets[2:] + waiting:
+        sock.close()
+    await _until_inside(0)
+
+
+async def test_a_closed_door_refuses(door: Door) -> None:
+    door.close()
+    for _ in range(3):  # the loop closes its own descriptor in its next turn
+        await asyncio.sleep(0)
+    with socket.socket() as sock:
+        assert sock.connect_ex(Guest.address) != 0
