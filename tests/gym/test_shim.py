@@ -75,6 +75,14 @@ def test_check_shows_each_url_and_starts_nothing(place: Place, way: str) -> None
     assert not list(place.logs.glob("*"))
 
 
+def test_check_takes_the_second_way_where_the_hooks_do_not_fit(place: Place) -> None:
+    run = place.launch("check", FAKE_GYM="moved points")
+    assert run.end() == 0
+    assert "taking the overlay way" in run.text
+    assert "1 URL(s) would be rewritten" in run.text
+    assert place.events() == []
+
+
 @pytest.mark.parametrize("way", ["hooks", "overlay"])
 def test_check_refuses_a_bad_block(place: Place, way: str) -> None:
     place.replace("shutdown_grace: 5s", "shutdown_grace: 5 parsecs")
