@@ -30,6 +30,7 @@ from h2ping.errors import (
     CLIENT_GONE,
     COPY_NOT_KEPT,
     FIRST_BYTE_TIMEOUT,
+    MALFORMED_RESPONSE,
     SHUTDOWN_GRACE,
     DownstreamError,
     H2pingError,
@@ -67,9 +68,9 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_again_timer", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error", "_lost_attempts",
-        "_sent_at", "_stream", "_uncredited", "_window", "attempts", "bytes_in", "bytes_out", "ident", "phase",
-        "request", "started", "status", "stream_id", "upstream_status",
+        "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error",
+        "_lost_attempts", "_sent_at", "_stream", "_uncredited", "_window", "attempts", "bytes_in", "bytes_out",
+        "ident", "phase", "request", "started", "status", "stream_id", "upstream_status",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, request: Request, client: Client) -> None:
@@ -82,6 +83,8 @@ class Exchange:
         self._again_timer: Timer | None = None
         self._given_up = False
         self._uncredited = 0
+        self._announced = -1
+        """Content bytes that the response announced; -1: none or not yet."""
         self._window = instance.pool.limits.stream_window_bytes
         self._lost_attempts = 0
         self._last_error: UpstreamError | None = None
@@ -216,6 +219,8 @@ class Exchange:
                 self._body.drop_copy()
                 self._given_up = True
         head, framing = headers.response_head(status, fields, self.request, end, self._client.will_close)
+        if framing is headers.Framing.LENGTH:
+            self._announced = headers.content_length(fields)
         self._client.send_head(head, framing)
         if end:
             self.on_end(None)
@@ -258,6 +263,12 @@ class Exchange:
         self._stream = None
         self._last_error = error
         self._give_credit()
+        if self._announced == self.bytes_out and error.cause is not MALFORMED_RESPONSE:
+            # The client has every byte that the response announced; only END_STREAM is missing.
+            self.phase = Phase.DONE
+            self._client.send_end(None)
+            self._finish(None)
+            return
         self._lost_attempts += error.processed is Processed.MAYBE
         body = self._body
         attempted = retry.Attempted(

@@ -391,6 +391,14 @@ def response_head(
     return _written(_status_line(status), kept, b"\r\n"), framing
 
 
+def content_length(fields: Fields) -> int:
+    """Of a response whose fields were checked; -1 without one."""
+    for name, value in fields:
+        if name == b"content-length":
+            return int(value)
+    return -1
+
+
 def interim_head(status: int, fields: Fields) -> bytes:
     """A 1xx response: a head without any framing (RFC 9110 sections 8.6 and 15.2)."""
     kept = [field for field in fields if field[0] not in _FRAMING_OR_HOP]

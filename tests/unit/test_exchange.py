@@ -290,6 +290,27 @@ def test_after_the_first_response_byte_a_failure_cuts_the_client(make: Any) -> N
     assert w.outcome() == "goaway-refused"
 
 
+def test_a_response_that_is_whole_by_its_length_is_whole_without_end_stream(make: Any) -> None:
+    """RFC 9112 section 6.3: the client has it all, so its connection is not cut."""
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [(b"content-length", b"5")], end=False)
+    exchange.on_data(memoryview(b"12345"))
+    exchange.on_failed(lost())
+    assert (w.client.ended, w.client.aborted, w.outcome()) == (True, False, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"1234"])
+def test_a_response_that_lacks_a_byte_of_its_length_is_cut(make: Any, content: bytes) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [(b"content-length", b"5")], end=False)
+    if content:
+        exchange.on_data(memoryview(content))
+    exchange.on_failed(lost())
+    assert (w.client.ended, w.client.aborted) == (False, True)
+
+
 def test_a_client_that_goes_away_cancels_the_stream(make: Any) -> None:
     w = make()
     exchange = w.post(b"hello")
