@@ -3,7 +3,7 @@
 PYTHON ?= python3
 RUN_VENV ?= .venv-run
 TEST_VENV ?= .venv
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --dist loadfile
 MINUTES ?= 5
 HOURS ?= 1
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
@@ -32,7 +32,7 @@ types: $(TEST_VENV)/.lint  ## mypy, strict
 	$(TEST_VENV)/bin/mypy
 
 coverage: $(TEST_VENV)/.done  ## branch coverage of the protocol modules, at least 90 %
-	H2PING_NO_EXTENSIONS=1 $(TEST_VENV)/bin/python -m pytest -q tests/unit tests/wire tests/property \
+	H2PING_NO_EXTENSIONS=1 $(TEST_VENV)/bin/python -m pytest -q -n auto --dist loadfile tests/unit tests/wire tests/property \
 		--cov=h2ping --cov-branch --cov-report=
 	$(TEST_VENV)/bin/python -m coverage report --fail-under=90 \
 		--include='*/headers.py,*/retry.py,*/upstream/*.py,*/exchange.py,*/memory.py,*/downstream.py,*/_fast/*_py.py'
