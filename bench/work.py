@@ -81,9 +81,9 @@ def _requests(quick: bool) -> list[Work]:
                 shown.append(Shown("per_second", f"requests per second, {title}, {many}"))
             measure = partial(
                 measures.requests, clients=clients, body=body, reply=reply,
-                seconds=0.5 if quick else 1.5, straight=clients == 1,
+                seconds=0.5 if quick else 0.8, straight=clients == 1,
             )  # fmt: skip
-            items.append(Work(f"h1_to_h2_x{clients}_{key}", measure, tuple(shown), rounds=2 if quick else 7))
+            items.append(Work(f"h1_to_h2_x{clients}_{key}", measure, tuple(shown), rounds=2 if quick else 5))
     return items
 
 

@@ -393,7 +393,8 @@ class Exchange:
             if self._again_timer is not None:
                 self._again_timer.cancel()
                 self._again_timer = None
-        self._release_body()
+        if error is not None or self._body is not None:  # else it was released when the response began
+            self._release_body()
         if not self._uncredited:
             self._stream = None
         instance.on_finished(self, error)

@@ -133,6 +133,7 @@ class Pool:
         self._slots = Slots()
         self._usable = 0
         self._peer_limit = settings.streams_per_conn
+        self._peer_max = -1
         self._waiting: dict[Waiter, _Wait] = {}
         self._assigning = False
         self._deadlines: Deadlines[Waiter] = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
@@ -203,7 +204,8 @@ class Pool:
             self._idle.add(connection)
         else:
             self._idle.discard(connection)
-        self._assign()
+        if self._waiting:
+            self._assign()
 
     def on_lost(self, connection: Connection) -> None:
         self._slots.place(connection, -1)
@@ -238,8 +240,9 @@ class Pool:
         self._slots.place(connection, connection.load if usable else -1)
         if was != usable:
             self._count_usable()
-        if usable:
-            self._peer_limit = min(self._settings.streams_per_conn, max(1, connection.wire.max_streams))
+        if usable and (limit := connection.wire.max_streams) != self._peer_max:
+            self._peer_max = limit
+            self._peer_limit = min(self._settings.streams_per_conn, max(1, limit))
 
     def _count_usable(self) -> None:
         self._usable = sum(connection.load_slot >= 0 for connection in self.connections)
