@@ -55,6 +55,9 @@ trace-28k: $(RUN_VENV)/.done  ## a whole run: 28,012 calls, the fast ones among 
 memory: $(RUN_VENV)/.done  ## 2,000 calls with 512 KiB bodies under a limit of 256 MiB
 	$(RUN_VENV)/bin/h2ping lab memory
 
+soak: $(RUN_VENV)/.done  ## MINUTES=n of judge calls while path, origin and clients break at random
+	$(RUN_VENV)/bin/h2ping lab soak --minutes $(MINUTES)
+
 callgrind: $(TEST_VENV)/.done  ## instructions of the engine's pieces, against the counts that are kept (valgrind)
 	$(TEST_VENV)/bin/python -m bench.callgrind --check
 

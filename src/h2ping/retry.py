@@ -65,7 +65,8 @@ def decide(attempted: Attempted, error: UpstreamError) -> Verdict:
     if attempted.attempts >= MAX_ATTEMPTS:
         return Verdict.ANSWER
     if not attempted.body_kept:
-        return Verdict.NOT_KEPT
+        # Only of a request that was not processed may the answer say that it was refused.
+        return Verdict.ANSWER if error.processed is Processed.MAYBE else Verdict.NOT_KEPT
     return Verdict.AGAIN
 
 

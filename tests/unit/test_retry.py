@@ -30,7 +30,7 @@ MAYBE = UpstreamError(errors.CONNECTION_LOST)
         (attempted(b"DELETE", lost=1), MAYBE, Verdict.AGAIN),
         (attempted(b"GET", attempts=2, lost=2), MAYBE, Verdict.ANSWER),
         (attempted(body_kept=False), REFUSED, Verdict.NOT_KEPT),
-        (attempted(b"PUT", lost=1, body_kept=False), MAYBE, Verdict.NOT_KEPT),
+        (attempted(b"PUT", lost=1, body_kept=False), MAYBE, Verdict.ANSWER),
         (attempted(attempts=MAX_ATTEMPTS), REFUSED, Verdict.ANSWER),
         (attempted(response_begun=True), REFUSED, Verdict.CUT),
         (attempted(b"GET", lost=1, response_begun=True), MAYBE, Verdict.CUT),

@@ -1,4 +1,4 @@
-"""The commands `h2ping demo` and `h2ping lab [trace|proof|memory]`. Exit code 0: it held."""
+"""The commands `h2ping demo` and `h2ping lab [trace|proof|memory|soak]`. Exit code 0: it held."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from h2ping.lab import crowd, proof, rollout
+from h2ping.lab import crowd, proof, rollout, soak
 from h2ping.lab.demo import Board, Plan, as_json, verdict
 from h2ping.lab.demo import run as run_demo
 from h2ping.lab.origin import LabOrigin
@@ -60,12 +60,13 @@ def lab(argv: Sequence[str]) -> int:
         "path.",
     )
     _add_foreground(parser)
-    commands = parser.add_subparsers(dest="command", metavar="trace|proof|memory")
+    commands = parser.add_subparsers(dest="command", metavar="trace|proof|memory|soak")
     _add_trace(
         commands.add_parser("trace", help="a run of judge calls in scaled time: none lost, none twice")
     )
     _add_proof(commands.add_parser("proof", help="a 400 s silent call through a relay that cuts at 340 s"))
     _add_memory(commands.add_parser("memory", help="2,000 calls of 512 KiB under a limit of 256 MiB"))
+    _add_soak(commands.add_parser("soak", help="minutes of judge calls while everything breaks at random"))
     options = parser.parse_args(argv)
     _raise_file_limit()
     if options.command == "trace":
@@ -81,6 +82,11 @@ def lab(argv: Sequence[str]) -> int:
             keep=not options.skip_keep,
         )
         return _report(options, lambda tell: crowd.run(crowd_plan, tell))
+    if options.command == "soak":
+        soak_plan = soak.Plan(
+            minutes=options.minutes, callers=options.callers, scale=Scale(options.scale), seed=options.seed
+        )
+        return _report(options, lambda tell: soak.run(soak_plan, tell))
     return _run(_foreground(options))
 
 
@@ -161,6 +167,15 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--body", type=parse_size, default=plan.body_bytes, metavar="BYTES", help="512KiB")
     parser.add_argument("--limit", type=parse_size, default=plan.limit_bytes, metavar="BYTES", help="256MiB")
     parser.add_argument("--skip-keep", action="store_true", help="leave out --memory-pressure keep")
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+
+
+def _add_soak(parser: argparse.ArgumentParser) -> None:
+    plan = soak.Plan()
+    parser.add_argument("--minutes", type=_factor, default=plan.minutes, metavar="N", help="default 5")
+    parser.add_argument("--callers", type=_count, default=plan.callers, metavar="N", help="default 120")
+    parser.add_argument("--scale", type=_factor, default=100.0, metavar="N", help="default 100, as in 1:100")
+    parser.add_argument("--seed", type=int, default=plan.seed, metavar="N", help="of everything random")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 

@@ -11,9 +11,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from typing_extensions import Self
 
 LISTENING = re.compile(r"listening on \S*?:(\d+) ")
+ADMIN = re.compile(r"probes and metrics on http://\S*?:(\d+)/")
+DEFECTS = ("Traceback", "was never awaited", "Task exception", "Exception in callback", "internal-error")
 START_PATIENCE = 20.0
 STOP_PATIENCE = 10.0
 LOG_LINES = 400
@@ -26,13 +30,21 @@ class ProxyDied(RuntimeError):
 class Proxy:
     """`python -m h2ping --upstream URL --ca-file FILE FLAGS...` on a free port, in `port` once it listens."""
 
-    def __init__(self, upstream: str, ca_file: str, *flags: str) -> None:
+    def __init__(
+        self, upstream: str, ca_file: str, *flags: str, program: Sequence[str] = ("-m", "h2ping")
+    ) -> None:
         self._command = [
-            sys.executable, "-m", "h2ping", "--listen", "127.0.0.1:0", "--upstream", upstream,
+            sys.executable, *program, "--listen", "127.0.0.1:0", "--upstream", upstream,
             "--ca-file", ca_file, "--exit-with-parent", "--shutdown-grace", "2s", *flags,
         ]  # fmt: skip
         self.port = 0
+        self.admin_port = 0
+        """Of its admin listener, when it has one and said so."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self.census: list[str] = []
+        """What lab.census wrote, as JSON."""
+        self.defects: deque[str] = deque(maxlen=LOG_LINES)
+        """Lines that nothing may cause."""
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()
@@ -73,6 +85,12 @@ class Proxy:
         while line := await self._process.stdout.readline():
             text = line.decode(errors="replace").rstrip()
             self.log.append(text)
+            if text.startswith("census "):
+                self.census.append(text[7:])
+            elif any(word in text for word in DEFECTS):
+                self.defects.append(text)
+            if (admin := ADMIN.search(text)) and not self.admin_port:
+                self.admin_port = int(admin.group(1))
             found = LISTENING.search(text)
             if found and not self.port:
                 self.port = int(found.group(1))
@@ -93,6 +111,14 @@ class Proxy:
         if self._reader is not None:
             await self._reader
         return code
+
+    async def ask(self, page: str) -> str:
+        """A page of its admin listener, which must be on."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.admin_port)
+        writer.write(f"GET {page} HTTP/1.1\r\nHost: lab\r\n\r\n".encode())
+        answer = await reader.read(-1)
+        writer.close()
+        return answer.partition(b"\r\n\r\n")[2].decode()
 
     def resident_bytes(self) -> int:
         """Its resident memory now, 0 when it is gone."""

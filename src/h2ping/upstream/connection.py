@@ -265,7 +265,9 @@ class Connection(asyncio.BufferedProtocol):
         if error is None and not self.settled.done() and exc is not None:
             error = dial.explain(exc)
         if error is None:
-            how = "closed by the peer" if exc is None else dial.explain(exc).detail
+            how = "closed by the peer" if exc is None else "reset by the peer"
+            if exc is not None and not isinstance(exc, ConnectionResetError):
+                how = dial.explain(exc).detail
             error = UpstreamError(CONNECTION_LOST, how)
         if not self.settled.done():
             self.settled.set_exception(error)
