@@ -6,6 +6,7 @@ import gc
 import importlib
 from typing import Any
 
+import hpack
 import pytest
 from tests.support.hpack_codecs import codec_of
 
@@ -524,3 +525,15 @@ def test_nothing_is_left_behind(fast: Any) -> None:
     del encoder, decoder, fields
     gc.collect()
     assert not [thing for thing in gc.get_referrers(value) if type(thing) is tuple]
+
+
+def test_a_field_that_evicts_the_last_one_of_its_name_takes_its_place() -> None:
+    """RFC 7541 section 4.4: the name was found before the room was made. Under AddressSanitizer a proof."""
+    if IMPLEMENTATION != "compiled":
+        pytest.skip("the compiled modules are switched off")
+    encoder = importlib.import_module("h2ping._fast.hpack").Encoder()
+    oracle = hpack.Decoder()
+    for turn in range(300):
+        for name in (b"x-a", b"x-b", b"x-c", b"x-d"):
+            field = (name, b"%06d" % turn + b"v" * 900)
+            assert [tuple(got) for got in oracle.decode(encoder.encode_block([field]), raw=True)] == [field]

@@ -144,6 +144,6 @@ cdef const char* read_trailers(list fields) except? NULL:
 cdef bint is_head_request(list fields) except -1:
     """Whether the request of these fields is HEAD."""
     for field in fields:
-        if (<tuple>field)[0] == b":method":
+        if (<tuple?>field)[0] == b":method":       # they come from outside the compiled code
             return (<tuple>field)[1] == b"HEAD"
     return False

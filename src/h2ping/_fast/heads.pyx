@@ -6,8 +6,8 @@ Theory of operation
 1. A head is walked once by a table of flags (RFC 9110 sections 5.5 and 5.6.2, RFC 9112 section 3): it is well formed
    or it is not. Why not, the plain twin finds words for.
 2. A well-formed head needs no second parser: its lines end at CRLF, its names at the first colon.
-3. Lower-case names are kept, so that a name that comes again costs one look-up. The store is bounded: a client
-   cannot fill it with names of its own making.
+3. Lower-case names are kept, so that a name that comes again costs one look-up. The store is bounded, in names and in
+   their length: a client cannot fill the memory with names of its own making.
 4. Lines that are written are checked again for CR, LF and NUL while they are copied.
 
 No field has a meaning here.
@@ -21,6 +21,7 @@ from libc.string cimport memchr, memcpy
 
 cdef enum:
     KNOWN_NAMES = 1024
+    LONGEST_KNOWN = 64
 
 cdef uint8_t[256] KIND
 cdef dict LOWER = {}
@@ -84,6 +85,8 @@ def is_well_formed(bytes raw not None):
 
 cdef bytes lowered(const uint8_t* name, Py_ssize_t size):
     cdef bytes raw = PyBytes_FromStringAndSize(<const char*>name, size)
+    if size > LONGEST_KNOWN:
+        return raw.lower()
     cdef PyObject* known = PyDict_GetItemWithError(LOWER, raw)
     cdef bytes lower
     if known != NULL:

@@ -42,6 +42,7 @@ cdef enum:
     ENTRY_OVERHEAD = 32      # section 4.1
     DEFAULT_TABLE = 4096     # RFC 9113 section 6.5.2; also the most our encoder uses
     CLASSES_KEPT = 512       # answers of classify kept; names come from clients, so there must be an end
+    LONGEST_KEPT = 64        # and of names that are no longer than that
 
 
 class HpackError(Exception):
@@ -211,7 +212,9 @@ cdef class Encoder:
         """One representation of section 6.1 or 6.2."""
         cdef int field_class
         cdef int64_t serial
-        cdef PyObject* found
+        cdef size_t known = 0       # index of the name; 0: in no table
+        cdef bint is_static = False
+        cdef PyObject* found        # borrowed: `make_room` may free it
         cdef Py_ssize_t size
         if not PyTuple_Check(field) or PyTuple_GET_SIZE(field) != 2:
             raise TypeError("a field is a (name, value) tuple")
@@ -228,20 +231,21 @@ cdef class Encoder:
         if field_class == INDEX and 2 * size > self.table.max_size:
             field_class = WITHOUT_INDEX  # it would push everything else out
         found = PyDict_GetItemWithError(self.name_index, name)
+        if found != NULL:
+            known = self.index_of(<object>found)
+            is_static = known <= STATIC_COUNT
         if field_class == INDEX:
-            self.write_integer(0x40, 6, 0 if found == NULL else self.index_of(<object>found))
+            self.write_integer(0x40, 6, known)
         else:
-            self.write_integer(
-                0x10 if field_class == NEVER_INDEX else 0, 4, 0 if found == NULL else self.index_of(<object>found)
-            )
-        if found == NULL:
+            self.write_integer(0x10 if field_class == NEVER_INDEX else 0, 4, known)
+        if not known:
             self.write_string(<bytes>name)
         self.write_string(<bytes>value)
         if field_class == INDEX:
             self.make_room(size)
             serial = self.table.add(<tuple>field, size)
             self.field_index[field] = serial
-            if found == NULL or <object>found > 0:
+            if not is_static:
                 self.name_index[name] = serial
         return 0
 
@@ -253,7 +257,9 @@ cdef class Encoder:
         cdef PyObject* found = PyDict_GetItemWithError(self.classes, name)
         if found != NULL:
             return <object>found
-        answer = self.classes[name] = self.classify(name)
+        answer = self.classify(name)
+        if PyBytes_GET_SIZE(name) <= LONGEST_KEPT:
+            self.classes[name] = answer
         return answer
 
     cdef int ensure(self, size_t more) except -1:
