@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import random
 import resource
@@ -244,3 +245,21 @@ def test_whatever_is_done_the_books_balance_and_every_byte_is_its_own(seed: int)
     assert (arena.used, arena.live, arena.views) == (0, 0, 0)
     assert arena.trim(1 << 40) <= 1 << 40
     assert arena.resident == 0
+
+
+def test_a_body_that_the_garbage_collector_finds_goes_back_to_the_arena() -> None:
+    """`on_room` closes a cycle between a body and whoever holds it."""
+    arena = Arena(1 << 20)
+    body = filled(arena, b"x" * 40_000)
+    holder = [body]
+    body.on_room = holder.__len__
+    body = holder = None  # type: ignore[assignment]
+    gc.collect()
+    assert (arena.live, arena.used) == (0, 0)
+
+
+def test_the_largest_limit_there_is_maps_no_more_than_a_handle_can_name() -> None:
+    try:
+        Arena(2**62)
+    except MemoryError:  # so much address space is not to be had everywhere
+        pass

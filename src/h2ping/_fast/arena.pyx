@@ -125,9 +125,10 @@ cdef class Arena:
         if limit_bytes < 0:
             raise ValueError("limit_bytes is negative")
         # Slots of 1,092 bytes may each end up alone in a block, so a limit is worth up to 15 times its address space.
-        cdef int64_t wanted = limit_bytes * MAX_SLOTS + SLACK_BYTES if limit_bytes else UNLIMITED_BYTES
+        cdef int64_t most = <int64_t>BLOCK << 26            # a handle has 26 bits for the block
+        cdef int64_t wanted = min(limit_bytes, most) * MAX_SLOTS + SLACK_BYTES if limit_bytes else UNLIMITED_BYTES
         cdef int64_t least = limit_bytes if limit_bytes else LEAST_BYTES
-        wanted = min(wanted, <int64_t>BLOCK << 26)          # a handle has 26 bits for the block
+        wanted = min(wanted, most)
         least = min(least, wanted)
         while True:
             self.base = <uint8_t*>arena_map(wanted)
@@ -336,6 +337,7 @@ cdef class Arena:
 
 
 @cython.final
+@cython.no_gc_clear     # what __dealloc__ gives back, it gives to the arena, which must still be there
 @cython.freelist(256)
 cdef class Body:
     """One request body. Offsets count from its first byte, also where the first cells are gone."""
