@@ -16,7 +16,7 @@ Theory of operation
 6. EOF while a response is owed is a client that left (`half_close` "cancel"), or one that still reads
    ("wait").
 7. A client that neither sends the body that it announced nor reads the response that it asked for is
-   dropped after the idle time. One that is slow is not.
+   dropped after the idle time. One that is slow is not. Its next request waits until it has read.
 
 It does not know the pool, re-sends, HTTP/2, nor who answers a request: it is handed a factory of exchanges.
 """
@@ -313,7 +313,7 @@ class Client(_Base):
         if self.context.half_close_waits:
             if self.mode == client_py.WAIT and self.exchange is not None:
                 return True
-            if self.mode == client_py.HEAD and self.held and b"\r\n\r\n" in self.held:
+            if self.mode in (client_py.HEAD, client_py.WAIT) and self.held and b"\r\n\r\n" in self.held:
                 return True  # a pipelined request whose turn comes at the end of this turn of the loop
         self.body = None
         self.mode = client_py.CLOSED
@@ -335,6 +335,10 @@ class Client(_Base):
             owed.on_writable()
         if self.exchange is not None:
             self.exchange.on_writable()
+        elif self.mode == client_py.WAIT and self.transport is not None:
+            self._await_request()
+            if not self.held and (self.context.draining or self.eof):
+                self._end()
 
     def on_head_timeout(self) -> None:
         """A head was begun and not finished in time."""
@@ -371,7 +375,8 @@ class Client(_Base):
 
     def on_drain(self) -> None:
         """A shutdown begins: idle connections end now, others after their response."""
-        if self.mode == client_py.HEAD and self.held is None and self.transport is not None:
+        is_idle = self.mode == client_py.HEAD or (self.mode == client_py.WAIT and self.exchange is None)
+        if is_idle and self.held is None and self.transport is not None:
             self._end()
 
     def _end(self) -> None:
@@ -380,6 +385,7 @@ class Client(_Base):
         if transport is None:
             return
         if transport.is_closing():
+            self.mode = client_py.CLOSED
             transport.abort()
             return
         self.flush()
@@ -575,7 +581,9 @@ class Client(_Base):
 
     def abort(self) -> None:
         """End the connection: what was written may still arrive, a response that is not complete stays so."""
-        self.exchange = None
+        exchange, self.exchange = self.exchange, None
+        if self.write_paused and exchange is not None:
+            self.owed = exchange
         self._cut()
 
     def _cut(self) -> None:
@@ -635,6 +643,11 @@ class Client(_Base):
         self._await_request()
 
     def _await_request(self) -> None:
+        if self.write_paused:
+            # A client that does not read what it asked for cannot ask for more: `resume_writing` goes on.
+            self.mode = client_py.WAIT
+            self.context.idle_deadlines.add(self)
+            return
         self.mode = client_py.HEAD
         if self.held:
             # Not from here: an exchange that answers at once would make this a recursion.

@@ -389,6 +389,7 @@ class Exchange:
         instance = self._instance
         instance.first_byte.discard(self)
         if error is not None:
+            self._give_credit()  # the client may never say that its socket took the rest
             instance.pool.cancel(self)
             if self._again_timer is not None:
                 self._again_timer.cancel()

@@ -800,3 +800,64 @@ def test_an_exchange_may_end_while_its_body_is_handed_in(
     connection.send(b"x" * 10_000)
     assert bench.arena.used == 0
     assert connection.transport.closed or connection.transport.eof_written or not chunked
+
+
+def test_a_client_that_does_not_read_is_given_no_second_exchange(bench: Bench) -> None:
+    """Else a pipeline that nobody reads would grow without end, and its first exchange never get its credit."""
+    connection = bench.connect()
+    connection.send(GET + GET)
+    first = bench.exchange
+    connection.client.pause_writing()
+    first.respond(b"hello")
+    connection.send(GET)
+    assert bench.exchanges == [first]
+    connection.client.resume_writing()
+    bench.turn()
+    assert first.heard == ["start", "writable"]
+    assert len(bench.exchanges) == 2
+    bench.exchange.respond(b"hello")
+    bench.turn()
+    assert len(bench.exchanges) == 3
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_that_waits_for_its_reader_ends_with_a_shutdown(bench: Bench, moment: str) -> None:
+    connection = bench.connect()
+    connection.send(GET)
+    connection.client.pause_writing()
+    bench.exchange.respond(b"hello")
+    bench.context.draining = True
+    if moment == "before":
+        connection.client.on_drain()
+    connection.client.resume_writing()
+    bench.turn()
+    assert connection.transport.closed
+
+
+def test_a_request_behind_a_response_that_is_not_read_is_answered_after_eof(engine: str) -> None:
+    """RFC 9112 section 9.6, where EOF is waited out."""
+    bench = Bench(engine, half_close="wait")
+    connection = bench.connect()
+    connection.send(GET)
+    connection.client.pause_writing()
+    bench.exchange.respond(b"hello")
+    connection.send(GET)
+    assert connection.eof()
+    connection.client.resume_writing()
+    bench.turn()
+    assert len(bench.exchanges) == 2
+    bench.exchange.respond(b"hello")
+    bench.turn()
+    assert connection.transport.closed
+
+
+def test_credit_that_is_owed_when_a_response_is_cut_is_given_back_when_the_client_leaves(
+    bench: Bench,
+) -> None:
+    connection = bench.connect()
+    connection.send(GET)
+    bench.exchange.begin()
+    connection.client.pause_writing()
+    connection.client.abort()
+    connection.client.connection_lost(None)
+    assert bench.exchange.heard == ["start", "gone"]

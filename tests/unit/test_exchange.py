@@ -477,3 +477,18 @@ def test_a_broken_chunk_cancels_the_stream_and_is_answered_by_the_client(make: A
     exchange.on_client_error(errors.DownstreamError(errors.BAD_REQUEST, "chunk size"))
     assert w.stream.resets == [CANCEL]
     assert (w.client.answered, w.outcome(), w.arena.live) == (None, "bad-request", 0)
+
+
+def test_a_client_that_breaks_its_request_gives_back_what_it_did_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No call about the socket comes after `on_client_error`."""
+    w = World(monkeypatch)
+    exchange = w.start((b"content-length", b"1000"))
+    used = w.arena.used
+    exchange.on_response(200, [], end=False)
+    w.client.write_paused = True
+    exchange.on_data(b"x" * 100_000)
+    assert w.arena.used >= 100_000 > used
+    exchange.on_client_error(errors.DownstreamError(errors.BAD_REQUEST, "broken"))
+    assert w.arena.used == 0
