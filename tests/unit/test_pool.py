@@ -363,3 +363,14 @@ def test_an_idle_connection_is_closed_before_the_path_forgets_it(
     """A short PING interval says that the path forgets soon, and nothing PINGs an idle connection."""
     settings = config.parse({"upstream": "https://a", "ping_interval": interval, "idle_limit": idle_limit})
     assert pool_module.idle_close(settings) == closes
+
+
+async def test_a_dial_that_ends_in_a_defect_does_not_stand_in_the_way_of_the_next(world: Any) -> None:
+    w = world(max_conns="1")
+    await w.ask()
+    w.pool._dials.copy().pop().add_done_callback(asyncio.Task.exception)
+    w.dials.pop(0).set_exception(ZeroDivisionError())
+    await w.turn()
+    await w.ask()
+    await w.connect()
+    assert len(w.served) == 2

@@ -314,13 +314,11 @@ class Pool:
         except UpstreamError as error:
             self._dials.discard(task)
             self._on_dial_failed(error)
-        except asyncio.CancelledError:
-            self._dials.discard(task)
-            raise
         else:
             self._dials.discard(task)
             self._on_dialled(connection)
         finally:
+            self._dials.discard(task)  # whatever it was: a dial that is over must not stand in the next one's way
             self._settle_close()
 
     def _on_dialled(self, connection: Connection) -> None:
