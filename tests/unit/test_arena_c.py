@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import random
@@ -259,7 +260,5 @@ def test_a_body_that_the_garbage_collector_finds_goes_back_to_the_arena() -> Non
 
 
 def test_the_largest_limit_there_is_maps_no_more_than_a_handle_can_name() -> None:
-    try:
+    with contextlib.suppress(MemoryError):  # so much address space is not to be had everywhere
         Arena(2**62)
-    except MemoryError:  # so much address space is not to be had everywhere
-        pass

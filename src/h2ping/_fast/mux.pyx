@@ -579,7 +579,7 @@ cdef class Mux:
             self.owner.on_stream_closed()
         return 0
 
-    # --- in: field blocks (RFC 9113 sections 6.2, 6.6 and 6.10) -----------------------------------------------------------
+    # --- in: field blocks (RFC 9113 sections 6.2, 6.6 and 6.10) --------------------------------------------------
     cdef int receive_frame(self, const uint8_t* payload) except -1:
         """A whole frame that is not DATA."""
         cdef uint8_t kind = self.frame.kind
