@@ -48,6 +48,12 @@ OLDEST_CONNECTION: Final = 3600.0
 SMALLEST_MEMORY: Final = 2**20
 """Below 1 MiB not even a few stream windows of 256 KiB fit, and nothing would move."""
 
+SMALLEST_HEAD: Final = 1024
+"""The head of an ordinary client with a long key; a smaller limit would refuse everybody."""
+
+MOST_WORKERS: Final = 64
+"""More than the cores of most machines, and few enough that a slip of the keyboard does not start thousands."""
+
 
 # --- kinds of values ------------------------------------------------------------------------------
 
@@ -415,15 +421,19 @@ def check(settings: Settings) -> None:
             f"must be below {limit}: the path cuts a connection after {limit} without a byte (-idle-limit)",
         )  # fmt: skip
     if settings.max_conn_age >= OLDEST_CONNECTION:
+        oldest = f"{OLDEST_CONNECTION:g}s"
         raise _refused(
-            settings, "max_conn_age", "must be below 3600s: an AWS ALB closes a connection at that age"
+            settings, "max_conn_age", f"must be below {oldest}: an AWS ALB closes a connection at that age"
         )
-    if not 1 <= settings.workers <= 64:
-        raise _refused(settings, "workers", "must be from 1 to 64")
-    if settings.max_header_bytes < 1024:
-        raise _refused(settings, "max_header_bytes", "must be at least 1024")
-    if 0 < settings.max_memory < SMALLEST_MEMORY:
-        raise _refused(settings, "max_memory", "must be at least 1MiB, or off")
+    if not 1 <= settings.workers <= MOST_WORKERS:
+        raise _refused(settings, "workers", f"must be from 1 to {MOST_WORKERS}")
+    if settings.max_conns < settings.workers:
+        raise _refused(settings, "max_conns", "must be at least -workers: each needs a connection of its own")
+    if settings.max_header_bytes < SMALLEST_HEAD:
+        raise _refused(settings, "max_header_bytes", f"must be at least {SMALLEST_HEAD}")
+    if 0 < settings.max_memory < SMALLEST_MEMORY * settings.workers:
+        least, each = format_size(SMALLEST_MEMORY), " for each of -workers" if settings.workers > 1 else ""
+        raise _refused(settings, "max_memory", f"must be at least {least}{each}, or off")
     if not 400 <= settings.permanent_status <= 599:
         raise _refused(settings, "permanent_status", "must be a status from 400 to 599")
     if settings.server_name and not HOST_NAME.fullmatch(settings.server_name):

@@ -52,7 +52,7 @@ class Instance:
         log.request_failed(
             self.settings,
             log.AccessRecord(
-                ident="-", method=b"-", path=b"-", status=error.cause.status,
+                ident=None, method=b"", path=b"", status=error.cause.status,
                 cause=error.cause.token, detail=error.detail,
             ),
         )  # fmt: skip

@@ -192,7 +192,8 @@ def configure(level: str = "info", form: str = "text", descriptor: int = 2) -> S
 class AccessRecord:
     """One request, as its line tells it."""
 
-    ident: int | str
+    ident: int | str | None
+    """None, and an empty method and path, for what was refused before it became a request."""
     method: bytes
     path: bytes
     """The request's target; its query is cut off here, not by the caller."""
@@ -217,14 +218,14 @@ class AccessRecord:
 
     @property
     def what(self) -> str:
-        return f"{safe(self.method, 32)} {safe_path(self.path)}"
+        return f"{safe(self.method, 32) or '-'} {safe_path(self.path) or '-'}"
 
     def fields(self) -> dict[str, Any]:
         """For the JSON line, every value safe to print."""
         return {
             "request_id": self.ident,
-            "method": safe(self.method, 32),
-            "path": safe_path(self.path),
+            "method": safe(self.method, 32) or None,
+            "path": safe_path(self.path) or None,
             "status": self.status,
             "upstream_status": self.upstream_status,
             "attempts": self.attempts,
@@ -337,20 +338,20 @@ def cannot_write_ready_file(path: str, reason: str) -> str:
     return f"cannot write -ready-file {path}: {safe(reason)}"
 
 
-def draining(settings: Settings, grace: float, in_flight: int) -> None:
+def draining(grace: float, in_flight: int) -> None:
     text = f"shutdown requested; draining in-flight requests for up to {format_duration(grace)}"
-    _say(logging.INFO, settings, f"{text} ({in_flight} in flight)")
+    _say(logging.INFO, None, f"{text} ({in_flight} in flight)")
 
 
-def drain_incomplete(settings: Settings, cut: int, grace: float, why: str | None = None) -> None:
+def drain_incomplete(cut: int, grace: float, why: str | None = None) -> None:
     reason = why or f"{format_duration(grace)} ran out"
     requests = "1 request was cut" if cut == 1 else f"{cut} requests were cut"
-    _say(logging.WARNING, settings, f"graceful shutdown incomplete: {reason}; {requests}")
+    _say(logging.WARNING, None, f"graceful shutdown incomplete: {reason}; {requests}")
 
 
-def stopped(settings: Settings) -> None:
+def stopped() -> None:
     """Always the last line of a run that ended by a signal; the lines before it say how."""
-    _say(logging.INFO, settings, "stopped")
+    _say(logging.INFO, None, "stopped")
 
 
 def retired(settings: Settings, age: float) -> None:
@@ -408,7 +409,11 @@ def plain_engine() -> None:
 
 
 def processors_ignored(value: str) -> None:
-    _say(logging.INFO, None, f"GOMAXPROCS={safe(value, 20)} has no effect: h2ping uses one thread")
+    _say(
+        logging.INFO,
+        None,
+        f"GOMAXPROCS={safe(value, 20)} has no effect: -workers sets how many cores are used",
+    )
 
 
 def warning(text: str, settings: Settings | None = None) -> None:

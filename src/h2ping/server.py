@@ -197,7 +197,7 @@ class Server:
             if ready is not None:
                 ready.remove()
         if self._sockets is None:
-            log.stopped(main)
+            log.stopped()
         return 0
 
     def state(self) -> dict[str, object]:
@@ -220,7 +220,7 @@ class Server:
     async def _drain(self, listeners: Sequence[Listener]) -> None:
         grace = self._grace
         if self._sockets is None:
-            log.draining(self._main, grace, sum(len(each.instance.exchanges) for each in listeners))
+            log.draining(grace, sum(len(each.instance.exchanges) for each in listeners))
         for listener in listeners:
             listener.close()
         self._stop.clear()
@@ -230,7 +230,7 @@ class Server:
         if not empty.done():
             why = "a second signal" if again.done() else None
             cut = sum(listener.instance.cut_all() for listener in listeners)
-            log.drain_incomplete(self._main, cut, grace, why)
+            log.drain_incomplete(cut, grace, why)
         again.cancel()
         await empty
         # The last responses leave with the client connections that carry them.

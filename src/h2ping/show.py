@@ -135,8 +135,9 @@ def config_command(argv: Sequence[str]) -> int:
             raise
         # The other values can be shown all the same.
         values = {**arguments.values, "upstream": "https://upstream.invalid"}
-        print("# upstream is required and not given; the one below is a placeholder")
         instances = load(values, os.environ, PROGRAM, arguments.config)
+        for each in instances:
+            each.origins["upstream"] = "a placeholder: it is required and not given"
     print(config_text(instances))
     return 0
 

@@ -57,7 +57,7 @@ def share_of(settings: Settings, workers: int) -> Settings:
     return replace(
         settings,
         max_memory=settings.max_memory // workers,
-        max_conns=max(1, settings.max_conns // workers),
+        max_conns=settings.max_conns // workers,
         max_queue=-(-settings.max_queue // workers),
         workers=1,
         ready_file="",
@@ -166,7 +166,7 @@ class Supervisor:
                 watch.close()
             if ready is not None:
                 ready.remove()
-        log.stopped(main)
+        log.stopped()
         return 0
 
     def state(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class Supervisor:
 
     async def _drain(self) -> None:
         in_flight = sum(worker.in_flight for worker in self._workers.values())
-        log.draining(self._main, self._grace, in_flight)
+        log.draining(self._grace, in_flight)
         self._stopping = True
         for sock in self._sockets:
             sock.close()

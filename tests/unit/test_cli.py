@@ -291,7 +291,9 @@ def test_what_config_prints_is_a_file_for_config(
 
 def test_config_without_an_upstream_shows_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config"]) == 0
-    assert capsys.readouterr().out.startswith("# upstream is required and not given")
+    upstream = capsys.readouterr().out.splitlines()[0]
+    assert upstream.startswith("upstream: https://upstream.invalid ")
+    assert upstream.endswith("# a placeholder: it is required and not given")
     assert cli.main(["config", "-max-conns", "0"]) == 1
     assert "-max-conns 0 must be above 0" in capsys.readouterr().err
     assert cli.main(["config", "-h"]) == 0

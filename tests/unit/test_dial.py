@@ -41,7 +41,7 @@ def with_attributes(error: Exception, **attributes: Any) -> Exception:
         (with_attributes(ssl.SSLError(1, "x"), reason="TLSV1_ALERT_NO_APPLICATION_PROTOCOL"), "alpn", "h2"),
         (socket.gaierror(-2, "Name or service not known"), "dns-failed", "Name or service not known"),
         (ConnectionRefusedError(111, "x"), "connect-failed", "connection refused"),
-        (ConnectionResetError(), "connect-failed", "reset"),
+        (ConnectionResetError(), "connect-failed", "connection reset by the peer"),
         (OSError(101, "Network is unreachable"), "connect-failed", "Network is unreachable"),
         (OSError(), "connect-failed", "OSError"),
     ],

@@ -104,11 +104,11 @@ def record(**values: Any) -> AccessRecord:
     [
         (lambda: log.listening(SETTINGS, "127.0.0.1:9"),
          "on 127.0.0.1:9 -> https://api.example/v1 (HTTP/2, PING every 1m0s idle, ack deadline 15s)"),
-        (lambda: log.draining(SETTINGS, 3.0, 2),
+        (lambda: log.draining(3.0, 2),
          "shutdown requested; draining in-flight requests for up to 3s (2 in flight)"),
-        (lambda: log.drain_incomplete(SETTINGS, 2, 3.0),
+        (lambda: log.drain_incomplete(2, 3.0),
          "graceful shutdown incomplete: 3s ran out; 2 requests were cut"),
-        (lambda: log.drain_incomplete(SETTINGS, 1, 3.0, "a second signal"),
+        (lambda: log.drain_incomplete(1, 3.0, "a second signal"),
          "graceful shutdown incomplete: a second signal; 1 request was cut"),
         (lambda: log.retired(SETTINGS, 2871.04),
          "retired upstream connections after 47m51s; new requests use a fresh connection"),
@@ -138,7 +138,7 @@ def test_a_phrase_stands_in_one_line(pipe: Pipe, call: Any, phrase: str) -> None
 
 
 def test_stopped_ends_its_line(pipe: Pipe) -> None:
-    log.stopped(SETTINGS)
+    log.stopped()
     assert pipe.text().endswith(" stopped\n")
 
 
@@ -244,6 +244,26 @@ def test_a_json_line_has_the_fields_apart() -> None:
     assert failed["elapsed_ms"] == 1500
     assert failed["detail"] == "x\\x1b[31m"
     assert listening["message"].startswith("[judge] listening on 127.0.0.1:9 -> ")
+
+
+def test_what_never_became_a_request_has_no_number_method_or_path() -> None:
+    nothing = record(ident=None, method=b"", path=b"")
+    assert [nothing.fields()[name] for name in ("request_id", "method", "path")] == [None] * 3
+    assert nothing.what == "- -"
+    assert nothing.evidence().startswith("request=- ")
+
+
+def test_lines_of_the_process_name_no_instance() -> None:
+    """Draining and stopping are one thing for all instances."""
+    pipe = Pipe("info", "text")
+    try:
+        log.draining(3.0, 0)
+        log.drain_incomplete(1, 3.0)
+        log.stopped()
+        assert not any("[" in line for line in pipe.lines())
+    finally:
+        pipe.close()
+        reset()
 
 
 @given(st.binary(max_size=600), st.text(max_size=600))

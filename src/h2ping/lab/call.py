@@ -47,7 +47,7 @@ class Call:
     """
 
     __slots__ = (
-        "_digest", "_head", "_tail", "answered_at", "arrived_at", "attempt", "body", "complete",
+        "_digest", "_head", "_tail", "attempt", "body", "complete",
         "connection", "executed", "fields", "method", "number", "outcome", "path", "received", "reply",
         "steer", "stream_id", "task",
     )  # fmt: skip
@@ -73,8 +73,6 @@ class Call:
         self.reply = reply
         self.number = 0
         self.attempt = 0
-        self.arrived_at = 0.0
-        self.answered_at = 0.0
         self.outcome = "waiting"
         self.executed = False
         self.complete = False

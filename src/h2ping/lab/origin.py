@@ -19,7 +19,6 @@ Paths: `/v1/chat/completions`, `/v1/responses` (both as server-sent events for `
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, cast
 
@@ -172,7 +171,6 @@ class LabOrigin:
         script, wishes = self.script, call.steer
         self.arrived += 1
         call.number = self.arrived
-        call.arrived_at = time.monotonic()
         if wishes.id:
             self.attempts[wishes.id] += 1
             call.attempt = self.attempts[wishes.id]
@@ -209,7 +207,6 @@ class LabOrigin:
         """The call is over."""
         if call.outcome == "waiting":
             call.outcome = outcome
-            call.answered_at = time.monotonic()
             self.outcomes[outcome] += 1
             self.watch.changed()
 

@@ -73,7 +73,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._call_soon = asyncio.get_running_loop().call_soon
         self._flush_scheduled = False
-        self._write_full = False
         self._ping: tuple[bytes, float] | None = None
         self._fault: UpstreamError | None = None
 
@@ -151,11 +150,9 @@ class Connection(asyncio.BufferedProtocol):
         self._lose(exc)
 
     def pause_writing(self) -> None:
-        self._write_full = True
         self.wire.hold_data(True)
 
     def resume_writing(self) -> None:
-        self._write_full = False
         self.wire.hold_data(False)
         self.on_output()
 

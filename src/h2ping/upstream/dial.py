@@ -106,7 +106,7 @@ def explain(error: BaseException) -> UpstreamError:
     if isinstance(error, ConnectionRefusedError):
         return _never_sent(CONNECT_FAILED, "connection refused")
     if isinstance(error, ConnectionResetError):
-        return _never_sent(CONNECT_FAILED, "connection reset during the handshake")
+        return _never_sent(CONNECT_FAILED, "connection reset by the peer")
     strerror = getattr(error, "strerror", None)
     return _never_sent(CONNECT_FAILED, strerror or type(error).__name__)
 
