@@ -16,6 +16,7 @@ looks at is the one that --ca-file names, to refuse it early.
 from __future__ import annotations
 
 # ruff: noqa: RUF009 - `_setting` returns a dataclass field, which is what belongs there
+import importlib.util
 import re
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -248,6 +249,12 @@ class Settings:
         "then stops reading from clients; keep goes straight to that",
         shared=True,
     )  # fmt: skip
+    compress_waiting_bodies: bool = _setting(
+        RESENDING, SWITCH, False,
+        "once half of -max-memory is in use, compress copies of bodies that were sent whole (zstd, in a thread of "
+        "its own) before any is given up; needs h2ping[zstd]; see docs/performance.md",
+        shared=True,
+    )  # fmt: skip
 
     # --- limits towards the upstream ---
     streams_per_conn: int = _setting(
@@ -440,6 +447,8 @@ def check(settings: Settings) -> None:
         raise _refused(settings, "server_name", "is not a host name")
     _check_loopback(settings)
     _check_ca_file(settings)
+    if settings.compress_waiting_bodies and importlib.util.find_spec("zstandard") is None:
+        raise ConfigError("", "-compress-waiting-bodies needs the package zstandard: pip install 'h2ping[zstd]'")
 
 
 def _check_loopback(settings: Settings) -> None:

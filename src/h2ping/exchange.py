@@ -7,7 +7,8 @@
 Theory of operation
 -------------------
 1. An exchange has exactly one outcome: a whole response, an error answer, or a cut client connection.
-2. The body's copy is kept until the response begins; whether it may be sent again is decided in retry.py alone.
+2. The body's copy is kept until the response begins, perhaps compressed (packing.py); whether it may be sent again is
+   decided in retry.py alone.
 3. Once a byte of the response went to the client nothing is sent again, and a failure cuts the client's connection,
    so that the response never looks complete.
 4. Credit for response bytes goes back to the upstream when the client's socket took them, not before: a slow client
@@ -37,6 +38,7 @@ from h2ping.errors import (
     Processed,
     UpstreamError,
 )
+from h2ping.packing import PackedCopy, Unpacking
 
 if TYPE_CHECKING:
     from h2ping._fast.arena_py import Body
@@ -69,7 +71,8 @@ class Exchange:
 
     __slots__ = (
         "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error",
-        "_lost_attempts", "_sent_at", "_stream", "_uncredited", "_window", "attempts", "bytes_in", "bytes_out",
+        "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking", "_window", "attempts",
+        "bytes_in", "bytes_out",
         "ident", "phase", "request", "started", "status", "stream_id", "upstream_status",
     )  # fmt: skip
 
@@ -77,6 +80,8 @@ class Exchange:
         self._instance = instance
         self._client = client
         self._body: Body | None = None
+        self._packed: PackedCopy | None = None
+        self._unpacking: Unpacking | None = None
         self._stream: WireStream | None = None
         self._connection: Connection | None = None
         self._sent_at = 0.0
@@ -120,6 +125,11 @@ class Exchange:
         """Room for the body is reserved: read it."""
         self._body = body
         body.on_room = self._on_room
+        if self._packed is not None:
+            self._unpacking = Unpacking(self._packed, body)
+            self._unpacking.fill()
+            self._instance.pool.acquire(self)
+            return
         self._client.receive_body(body)
         if self.phase is Phase.WAITING:
             self._instance.pool.acquire(self)
@@ -171,33 +181,66 @@ class Exchange:
                 self._client.resume_body()
 
     def _on_room(self) -> None:
-        if self.phase is not Phase.DONE:
+        if self.phase is Phase.DONE:
+            return
+        if self._unpacking is not None:
+            # Not inside the Wire, which is handing out this very body.
+            self._instance.clock.call_later(0, self._unpack)
+        else:
             self._client.resume_body()
+
+    def _unpack(self) -> None:
+        if self._unpacking is not None:
+            self._unpacking.fill()
+            if self._stream is not None:
+                self._stream.body_ready()
 
     def on_upload_done(self) -> None:
         """The request was sent whole."""
         body = self._body
         if body is None or self.phase is Phase.DONE:
             return
-        if self.phase is Phase.RESPONDING or not body.kept:
+        if self.phase is Phase.RESPONDING or (not body.kept and self._packed is None):
             self._given_up = True
             self._release_body()
-        else:
+        elif self._packed is not None:
+            self._release_window()
             self._instance.memory.on_sent_whole(self)
+        else:
+            self._instance.memory.on_sent_whole(self, body)
 
     def give_up_copy(self) -> None:
         """Memory is short and this request is near its answer: it can no longer be sent again."""
         self._given_up = True
-        body, self._body = self._body, None
+        self._release_window()
+        self._release_packed()
+
+    def on_packed(self, pieces: list[bytes]) -> None:
+        """The same bytes in less memory; a re-send unpacks them as they are sent."""
+        memory, body = self._instance.memory, self._body
         assert body is not None
-        body.release()
+        assert memory.packer is not None
+        size, trailers = body.received, body.trailers
+        self._release_window()
+        self._packed = PackedCopy(memory.arena, pieces, memory.packer.unpack, size, trailers)
 
     def _release_body(self) -> None:
+        self._release_window()
+        self._release_packed()
+        self._instance.memory.on_released(self)
+
+    def _release_window(self) -> None:
+        """The body as the Wire reads it; a packed copy of it stays."""
+        self._unpacking = None
         body, self._body = self._body, None
         if body is not None:
             body.on_room = None
             body.release()
-        self._instance.memory.on_released(self)
+
+    def _release_packed(self) -> None:
+        packed, self._packed = self._packed, None
+        if packed is not None:
+            packed.release()
 
     # --- the response comes down --------------------------------------------------------------------------------
 
@@ -212,8 +255,8 @@ class Exchange:
         self._instance.first_byte.discard(self)
         stream = self._stream
         assert stream is not None
-        if self._body is not None:
-            if stream.upload_done:
+        if self._body is not None or self._packed is not None:
+            if self._body is None or stream.upload_done:
                 self._release_body()
             else:
                 self._body.drop_copy()
@@ -276,7 +319,8 @@ class Exchange:
             attempts=self.attempts,
             lost=self._lost_attempts,
             response_begun=self.phase is Phase.RESPONDING,
-            body_kept=not self._given_up and (body is None or body.kept or body.sent == 0),
+            body_kept=not self._given_up
+            and (body is None or body.kept or body.sent == 0 or self._packed is not None),
         )
         verdict = retry.decide(attempted, error)
         if verdict is retry.Verdict.AGAIN:
@@ -332,15 +376,21 @@ class Exchange:
         self.phase = Phase.WAITING
         log.request_retried(self._instance.settings, self.record(error))
         self._instance.metrics.retried(error.cause.token)
+        if self._packed is not None:
+            self._release_window()
+        self._instance.memory.on_again(self)
         delay = retry.delay(self.attempts, error)
         if delay:
             self._again_timer = self._instance.clock.call_later(delay, self._acquire_again)
         else:
-            self._instance.pool.acquire(self)
+            self._acquire_again()
 
     def _acquire_again(self) -> None:
         self._again_timer = None
-        self._instance.pool.acquire(self)
+        if self._packed is not None:
+            self._instance.memory.admit_again(self, self._packed.size)
+        else:
+            self._instance.pool.acquire(self)
 
     def _explained(self, error: UpstreamError) -> UpstreamError:
         """The same error, with the timer of the path that it looks like, if any."""

@@ -213,6 +213,10 @@ _MEMORY: Final = (
         "h2ping_body_copies_given_up_total", "counter", "copies_given_up",
         "Kept bodies given up under memory pressure; their requests cannot be sent again.",
     ),
+    (
+        "h2ping_body_copies_compressed_total", "counter", "copies_compressed",
+        "Kept bodies compressed under memory pressure; their requests can be sent again.",
+    ),
 )  # fmt: skip
 
 _INSTANCE: Final = (

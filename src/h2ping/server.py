@@ -25,6 +25,7 @@ from h2ping.errors import ConfigError
 from h2ping.instance import Instance
 from h2ping.memory import Memory
 from h2ping.metrics import Metrics
+from h2ping.packing import zstd_packer
 from h2ping.upstream.connection import describe
 
 if TYPE_CHECKING:
@@ -144,8 +145,9 @@ class Server:
         self._clock = LoopClock(asyncio.get_running_loop())
         self._metrics = Metrics(__version__, IMPLEMENTATION)
         self._memory = Memory(
-            Arena(main.max_memory), self._clock, main.queue_timeout, keep=main.memory_pressure == "keep"
-        )
+            Arena(main.max_memory), self._clock, main.queue_timeout, keep=main.memory_pressure == "keep",
+            packer=zstd_packer() if main.compress_waiting_bodies else None,
+        )  # fmt: skip
         self._listeners: list[Listener] = []
         self._stop = asyncio.Event()
         self._signals = 0
@@ -278,6 +280,7 @@ def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> di
             "resident": memory.arena.resident,
             "waiting": memory.waiting,
             "copies_given_up": memory.given_up,
+            "copies_compressed": memory.packed,
         },
         "instances": [
             {

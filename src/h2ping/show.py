@@ -49,6 +49,7 @@ memory_pressure: all bodies together stay under max_memory. When it is used up, 
   of bodies that were sent whole, oldest first: they are nearest to their answer, and lose only the chance to
   be sent again if the upstream refuses them. Then it stops reading from clients (TCP makes them wait), and a
   request that waits longer than queue_timeout gets 503. With `keep` no copy is given up: requests wait.
+compress_waiting_bodies: copies are compressed (zstd) once half of max_memory is in use, before any is given up.
 first_byte_timeout: 0s means that the response may take as long as it takes. When a limit is set and runs out,
   the client gets 504 and the upstream RST_STREAM(CANCEL).
 ping_interval: PINGs move the idle limit of the path (idle_limit). They do not move the timers of a load

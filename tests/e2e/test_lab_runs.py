@@ -66,6 +66,14 @@ async def test_more_calls_than_memory_holds_wait_together_or_go_in_waves() -> No
     assert report.held, report.text()
 
 
+async def test_compressed_copies_are_kept_where_others_are_given_up() -> None:
+    plan = crowd.Plan(calls=10, body_bytes=300_000, limit_bytes=2**21, keep=False, quoted=0.9, compress=True)
+    report = await crowd.run(plan, lambda line: None)
+    assert report.held, report.text()
+    assert report.facts["copies given up"] == 0
+    assert int(str(report.facts["copies compressed"])) > 3
+
+
 def test_a_report_holds_only_when_every_claim_does() -> None:
     report = Report("example")
     assert not report.held

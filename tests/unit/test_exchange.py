@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from zlib import compress, decompress
 
 import pytest
 from tests.support.fake_clock import FakeClock
@@ -13,7 +14,8 @@ from h2ping._fast.arena_py import Arena
 from h2ping.clock import Deadlines
 from h2ping.errors import Processed, UpstreamError
 from h2ping.exchange import CANCEL, NO_ERROR, WINDOW_MOST_BYTES, Exchange, Phase
-from h2ping.memory import Memory
+from h2ping.memory import SET_ASIDE_BYTES, Memory
+from h2ping.packing import cells_of
 from h2ping.upstream.wire import WireLimits
 
 
@@ -119,6 +121,24 @@ class FakeClient:
         self.aborted = True
 
 
+class FakePacker:
+    """zlib, when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
+        self.unpack = decompress
+
+    def pack(self, body: Any, on_packed: Any) -> None:
+        self.jobs.append((cells_of(body), on_packed))
+
+    def finish(self) -> None:
+        views, on_packed = self.jobs.pop(0)
+        on_packed([compress(b"".join(views[start : start + 8])) for start in range(0, len(views), 8)])
+
+    def close(self) -> None:
+        pass
+
+
 class World:
     """One instance with fakes, and one exchange on it."""
 
@@ -127,7 +147,9 @@ class World:
         self.settings = config.parse({"upstream": "https://judge.example/base", **settings})
         self.pool = FakePool()
         self.arena = Arena(memory)
-        self.memory = Memory(self.arena, self.clock, 60.0, keep=False)
+        self.packer = FakePacker()
+        packer: Any = self.packer if memory else None
+        self.memory = Memory(self.arena, self.clock, 60.0, keep=False, packer=packer)
         self.outcomes: list[tuple[Exchange, Any]] = []
         self.retried: list[str] = []
         self.lines: list[log.AccessRecord] = []
@@ -492,3 +514,127 @@ def test_a_client_that_breaks_its_request_gives_back_what_it_did_not_read(
     assert w.arena.used >= 100_000 > used
     exchange.on_client_error(errors.DownstreamError(errors.BAD_REQUEST, "broken"))
     assert w.arena.used == 0
+
+
+# --- packed copies ----------------------------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * 3000 + b"the end"
+
+
+def packed(make: Any) -> tuple[Any, Exchange]:
+    """An exchange whose copy was sent whole and compressed."""
+    w = make(memory=SET_ASIDE_BYTES + (1 << 20))
+    exchange = w.post(LARGE)
+    assert w.stream.upload() == LARGE
+    assert w.arena.used > len(LARGE)
+    w.packer.finish()
+    assert SET_ASIDE_BYTES < w.arena.used < SET_ASIDE_BYTES + len(LARGE) // 4
+    return w, exchange
+
+
+def upload_through_window(w: Any) -> bytes:
+    """As the Wire would, with what the body has at a time; the window never holds all of it."""
+    body, received = w.stream.body, b""
+    while not (body.complete and len(received) == body.received):
+        view = body.peek(len(received), 1 << 20)
+        assert len(view), "nothing more comes"
+        received += bytes(view)
+        assert w.arena.used <= w.arena.limit
+        body.sent_to(len(received))
+        w.clock.advance(0)
+    w.stream.upload_done = True
+    w.stream.receiver.on_upload_done()
+    return received
+
+
+def test_a_packed_copy_is_sent_again_with_exactly_the_same_bytes(make: Any) -> None:
+    """RFC 9113 section 8.7."""
+    w, exchange = packed(make)
+    exchange.on_failed(refused())
+    assert exchange.attempts == 2
+    assert upload_through_window(w) == LARGE
+    exchange.on_response(200, [], end=True)
+    assert w.outcome() is None
+    assert (w.arena.used, w.arena.live) == (SET_ASIDE_BYTES, 0)
+
+
+def test_a_packed_copy_is_sent_a_third_time_also_after_half_a_second(make: Any) -> None:
+    w, exchange = packed(make)
+    exchange.on_failed(refused())
+    w.stream.body.sent_to(100_000)
+    exchange.on_failed(refused())
+    assert exchange.attempts == 3
+    assert upload_through_window(w) == LARGE
+    exchange.on_failed(refused())
+    w.clock.advance(10)
+    assert upload_through_window(w) == LARGE
+    assert exchange.attempts == 4
+
+
+def test_the_trailers_of_a_packed_copy_are_sent_again_too(make: Any) -> None:
+    w = make(memory=SET_ASIDE_BYTES + (1 << 20))
+    exchange = w.start((b"transfer-encoding", b"chunked"))
+    content = LARGE[:250_000]
+    assert w.client.body.append(content) == len(content)
+    w.client.body.finish()
+    exchange.on_body_end([(b"x-sum", b"1")])
+    w.memory.arena.charge(1 << 19)
+    w.stream.upload()
+    w.packer.finish()
+    exchange.on_failed(refused())
+    assert upload_through_window(w) == content
+    assert w.stream.body is None or w.stream.body.trailers == [(b"x-sum", b"1")]
+
+
+def test_a_packed_copy_is_freed_when_the_response_begins(make: Any) -> None:
+    w, exchange = packed(make)
+    exchange.on_response(200, [], end=False)
+    assert (w.arena.used, w.arena.live) == (SET_ASIDE_BYTES, 0)
+
+
+def test_a_response_before_the_end_of_a_resend_does_not_stop_its_upload(make: Any) -> None:
+    w, exchange = packed(make)
+    exchange.on_failed(refused())
+    exchange.on_response(200, [], end=False)
+    assert upload_through_window(w) == LARGE
+    assert (w.arena.used, w.arena.live) == (SET_ASIDE_BYTES, 0)
+
+
+def test_a_packed_copy_given_up_under_pressure_loses_only_the_resend(make: Any) -> None:
+    w, exchange = packed(make)
+    exchange.give_up_copy()
+    assert w.arena.used == SET_ASIDE_BYTES
+    exchange.on_failed(refused())
+    assert w.outcome() == "copy-not-kept"
+
+
+def test_a_client_that_goes_away_frees_a_packed_copy(make: Any) -> None:
+    w, exchange = packed(make)
+    exchange.on_failed(refused())
+    exchange.on_client_gone()
+    assert w.stream.resets == [CANCEL]
+    assert (w.arena.used, w.arena.live) == (SET_ASIDE_BYTES, 0)
+    w.clock.advance(1)
+
+
+def test_a_request_answered_while_its_copy_is_packed_ends_as_any_other(make: Any) -> None:
+    w = make(memory=SET_ASIDE_BYTES + (1 << 20))
+    exchange = w.post(LARGE)
+    w.stream.upload()
+    exchange.on_response(200, [], end=True)
+    w.packer.finish()
+    assert w.outcome() is None
+    assert (w.arena.used, w.arena.live) == (SET_ASIDE_BYTES, 0)
+
+
+def test_a_copy_that_waits_to_be_sent_again_is_not_given_up_for_others(make: Any) -> None:
+    w = make(memory=SET_ASIDE_BYTES + (1 << 20))
+    exchange = w.post(b"hello")
+    w.stream.upload()
+    w.pool.connection = None
+    exchange.on_failed(refused())
+    w.start((b"content-length", b"1040000"))
+    w.start((b"content-length", b"1040000"))
+    connection = FakeConnection(2)
+    exchange.on_connection(connection)
+    assert bytes(connection.streams[-1].body.peek(0, 5)) == b"hello"

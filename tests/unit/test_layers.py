@@ -28,6 +28,7 @@ LAYERS: list[set[str]] = [
     {
         "answer",
         "memory",
+        "packing",
         "lifecycle",
         "door",
         "tether",

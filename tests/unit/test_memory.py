@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tests.support.fake_clock import FakeClock
 
-from h2ping.memory import SPARE_BYTES, TRIM_DELAY, Memory
+from h2ping._fast.arena_py import Arena
+from h2ping.memory import PACK_LEAST_BYTES, PATIENCE, SET_ASIDE_BYTES, SPARE_BYTES, TRIM_DELAY, Memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from h2ping.errors import DownstreamError
 
 
 class FakeBody:
     def __init__(self, arena: FakeArena, size: int) -> None:
-        self.arena, self.size = arena, size
+        self.arena, self.size, self.received = arena, size, size
 
     def grow(self) -> bool:
         if self.arena.used >= self.arena.limit:
@@ -50,6 +53,12 @@ class FakeArena:
         self.used += need
         return FakeBody(self, need)
 
+    def charge(self, size: int) -> None:
+        self.used += size
+
+    def refund(self, size: int) -> None:
+        self.used -= size
+
     def trim(self, most: int) -> int:
         given = min(most, self.resident - self.used)
         self.trims.append(given)
@@ -63,6 +72,7 @@ class FakeExchange:
         self.body: FakeBody | None = None
         self.error: DownstreamError | None = None
         self.gave_up = False
+        self.packed_to: int | None = None
 
     def on_memory(self, body: Any) -> None:
         self.body = body
@@ -74,10 +84,38 @@ class FakeExchange:
         self.gave_up = True
         self.release()
 
+    def on_packed(self, pieces: list[bytes]) -> None:
+        assert self.body is not None
+        self.packed_to = sum(map(len, pieces))
+        self.memory.arena.used += self.packed_to - self.body.size
+        self.body.size = self.packed_to
+
     def release(self) -> None:
         assert self.body is not None
         self.body.release()
         self.body = None
+
+
+class FakePacker:
+    """Packs when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[FakeBody, Callable[[list[bytes] | None], None]]] = []
+        self.most_at_once = 0
+        self.closed = False
+
+    def pack(self, body: FakeBody, on_packed: Callable[[list[bytes] | None], None]) -> None:
+        self.jobs.append((body, on_packed))
+        self.most_at_once = max(self.most_at_once, len(self.jobs))
+
+    def finish(self, *, worth_it: bool = True) -> FakeBody:
+        """The oldest job comes out, a quarter as large."""
+        body, on_packed = self.jobs.pop(0)
+        on_packed([bytes(body.size // 4)] if worth_it else None)
+        return body
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def make(limit: int, *, keep: bool = False) -> tuple[Any, FakeArena, FakeClock]:
@@ -201,3 +239,193 @@ def test_pages_go_back_in_slices_once_the_burst_is_over() -> None:
     assert arena.resident <= SPARE_BYTES + (16 << 20)
     memory.close()
     assert clock.pending == 0
+
+
+UNIT = PACK_LEAST_BYTES
+"""Smallest body that is compressed."""
+
+
+def make_packing(units: int, *, keep: bool = False) -> tuple[Any, FakeArena, FakePacker, FakeClock]:
+    """A limit of so many units beside the window that is set aside."""
+    clock, arena, packer = FakeClock(), FakeArena(SET_ASIDE_BYTES + units * UNIT), FakePacker()
+    memory = Memory(cast("Any", arena), clock, 60.0, keep=keep, packer=cast("Any", packer))
+    return memory, arena, packer, clock
+
+
+def sent(memory: Memory, units: int) -> FakeExchange:
+    exchange = admit(memory, units * UNIT)
+    assert exchange.body is not None
+    memory.on_sent_whole(exchange, cast("Any", exchange.body))
+    return exchange
+
+
+def test_nothing_is_compressed_while_less_than_half_of_the_limit_is_in_use() -> None:
+    memory, _, packer, _ = make_packing(100)
+    sent(memory, 20)
+    assert packer.jobs == []
+    oldest = sent(memory, 40)
+    assert len(packer.jobs) == 1
+    assert oldest.packed_to is None
+
+
+def test_copies_are_compressed_one_at_a_time_the_oldest_first() -> None:
+    memory, _, packer, _ = make_packing(16)
+    exchanges = [sent(memory, 5), sent(memory, 5), sent(memory, 5)]
+    bodies = [exchange.body for exchange in exchanges]
+    assert [packer.finish(), packer.finish()] == bodies[:2]
+    assert packer.most_at_once == 1
+    assert memory.packed == 2
+    assert [exchange.packed_to is not None for exchange in exchanges] == [True, True, False]
+
+
+def test_copies_below_64_kib_are_not_compressed() -> None:
+    memory, _, packer, _ = make_packing(2)
+    small = admit(memory, UNIT - 1)
+    memory.on_sent_whole(small, cast("Any", small.body))
+    sent(memory, 1)
+    assert [body.size for body, _ in packer.jobs] == [UNIT]
+
+
+def test_no_copy_is_given_up_for_a_new_request_while_one_is_being_compressed_or_can_be() -> None:
+    memory, arena, packer, clock = make_packing(8)
+    old = sent(memory, 8)
+    new = admit(memory, 5 * UNIT)
+    assert (old.gave_up, new.body) == (False, None)
+    packer.finish()
+    assert (old.gave_up, new.body is not None) == (False, True)
+    another = admit(memory, 2 * UNIT)
+    clock.advance(PATIENCE)
+    assert old.gave_up, "compressed is all it can be"
+    assert another.body is not None
+    assert arena.used <= arena.limit
+
+
+def test_no_copy_is_given_up_while_much_is_about_to_be_sent_whole_and_uploads_move() -> None:
+    memory, _, packer, clock = make_packing(16)
+    old = sent(memory, 8)
+    packer.finish()
+    coming = admit(memory, 14 * UNIT)
+    new = admit(memory, 1 * UNIT)
+    assert (old.gave_up, new.body) == (False, None)
+    memory.on_sent_whole(coming, cast("Any", coming.body))
+    packer.finish()
+    assert (old.gave_up, new.body is not None) == (False, True)
+    clock.advance(60)
+
+
+def test_uploads_that_stand_still_do_not_keep_others_waiting() -> None:
+    memory, _, packer, clock = make_packing(16)
+    old = sent(memory, 8)
+    packer.finish()
+    admit(memory, 14 * UNIT)
+    new = admit(memory, 1 * UNIT)
+    assert new.body is None
+    clock.advance(PATIENCE)
+    assert (old.gave_up, new.body is not None) == (True, True)
+
+
+def test_a_copy_that_is_not_worth_compressing_is_given_up_like_any_other() -> None:
+    memory, _, packer, _ = make_packing(8)
+    old = sent(memory, 8)
+    new = admit(memory, 5 * UNIT)
+    packer.finish(worth_it=False)
+    assert (old.gave_up, old.packed_to, memory.packed) == (True, None, 0)
+    assert new.body is not None
+
+
+def test_a_request_that_ends_while_its_copy_is_compressed_is_left_out() -> None:
+    memory, _, packer, _ = make_packing(8)
+    old = sent(memory, 8)
+    old.release()
+    memory.on_released(old)
+    next_one = sent(memory, 6)
+    packer.finish()
+    assert old.packed_to is None
+    packer.finish()
+    assert next_one.packed_to is not None
+
+
+def test_compressing_goes_on_where_no_copy_may_be_given_up() -> None:
+    """--memory-pressure keep."""
+    memory, _, packer, _ = make_packing(8, keep=True)
+    old = sent(memory, 8)
+    new = admit(memory, 5 * UNIT)
+    packer.finish()
+    assert (old.gave_up, new.body is not None) == (False, True)
+
+
+def test_a_growing_body_does_not_wait_for_the_packer() -> None:
+    memory, _, packer, _ = make_packing(8)
+    growing = admit(memory, None)
+    old = admit(memory, 8 * UNIT - FakeArena.WINDOW)
+    memory.on_sent_whole(old, cast("Any", old.body))
+    assert len(packer.jobs) == 1
+    assert memory.make_room(cast("Any", growing.body))
+    assert old.gave_up
+    packer.finish()
+    assert old.packed_to is None
+
+
+def test_a_copy_that_is_about_to_be_sent_again_is_not_given_up() -> None:
+    memory, _, _ = make(10)
+    old = admit(memory, 10)
+    memory.on_sent_whole(old)
+    memory.on_again(old)
+    new = admit(memory, 5)
+    assert (old.gave_up, new.body) == (False, None)
+    memory.on_sent_whole(old)
+    assert (old.gave_up, new.body is not None) == (True, True)
+
+
+def full(*, keep: bool = True) -> tuple[Any, Arena, FakeClock]:
+    """A real arena without room, but for the window that is set aside."""
+    clock, arena = FakeClock(), Arena(SET_ASIDE_BYTES + (1 << 20))
+    memory = Memory(cast("Any", arena), clock, 60.0, keep=keep, packer=cast("Any", FakePacker()))
+    arena.charge(1 << 20)
+    return memory, arena, clock
+
+
+def again(memory: Any) -> FakeExchange:
+    exchange = FakeExchange(memory)
+    memory.admit_again(exchange, 8 * UNIT)
+    return exchange
+
+
+def test_a_resend_from_a_compressed_copy_goes_before_new_requests() -> None:
+    memory, arena, _ = full()
+    new = admit(memory, 1)
+    first, second = again(memory), again(memory)
+    assert first.body is not None
+    assert (second.body, new.body) == (None, None)
+    arena.refund(SET_ASIDE_BYTES)
+    memory.on_again(FakeExchange(memory))
+    assert second.body is not None
+    assert new.body is None
+
+
+def test_resends_whose_copies_fill_the_memory_go_one_by_one_through_the_window_set_aside() -> None:
+    memory, arena, _ = full()
+    exchanges = [again(memory) for _ in range(3)]
+    for number, exchange in enumerate(exchanges):
+        assert exchange.body is not None
+        assert all(later.body is None for later in exchanges[number + 1 :])
+        assert arena.used == arena.limit
+        exchange.release()
+        memory.on_sent_whole(exchange)
+    assert arena.used == arena.limit
+    assert memory.waiting == 0
+
+
+def test_a_resend_that_waits_too_long_for_memory_is_answered_503() -> None:
+    memory, _, clock = full()
+    first, second = again(memory), again(memory)
+    clock.advance(60)
+    assert (first.error, memory.waiting) == (None, 0)
+    assert second.error is not None
+    assert second.error.cause.token == "memory-timeout"
+
+
+def test_the_packer_ends_with_the_memory() -> None:
+    memory, _, packer, _ = make_packing(8)
+    memory.close()
+    assert packer.closed

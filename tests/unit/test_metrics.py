@@ -11,7 +11,7 @@ import pytest
 from h2ping.metrics import Histogram, Metrics
 
 STATE: dict[str, Any] = {
-    "memory": {"limit": 1024, "used": 512, "resident": 256, "waiting": 1, "copies_given_up": 2},
+    "memory": {"limit": 1024, "used": 512, "resident": 256, "waiting": 1, "copies_given_up": 2, "copies_compressed": 3},
     "instances": [
         {
             "name": "judge", "clients": 3, "requests": 2, "waiting": 1, "dialled": 5, "dials_failed": 1,
@@ -52,6 +52,7 @@ def rendered() -> tuple[Metrics, str]:
         'h2ping_ping_round_trip_seconds_count{instance="judge"} 1',
         "h2ping_memory_limit_bytes 1024",
         "h2ping_body_copies_given_up_total 2",
+        "h2ping_body_copies_compressed_total 3",
         'h2ping_requests_in_flight{instance="judge"} 2',
         'h2ping_dials_total{instance="judge"} 5',
         'h2ping_upstream_connections{instance="judge"} 2',

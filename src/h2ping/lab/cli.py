@@ -80,6 +80,8 @@ def lab(argv: Sequence[str]) -> int:
             body_bytes=options.body,
             limit_bytes=options.limit,
             keep=not options.skip_keep,
+            quoted=options.quoted,
+            compress=options.compress,
         )
         return _report(options, lambda tell: crowd.run(crowd_plan, tell))
     if options.command == "soak":
@@ -167,6 +169,11 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--body", type=parse_size, default=plan.body_bytes, metavar="BYTES", help="512KiB")
     parser.add_argument("--limit", type=parse_size, default=plan.limit_bytes, metavar="BYTES", help="256MiB")
     parser.add_argument("--skip-keep", action="store_true", help="leave out --memory-pressure keep")
+    parser.add_argument(
+        "--quoted", type=float, default=None, metavar="X",
+        help="bodies are conversations with this share of repeats (0.5: like prose, 0.7: like code) instead of x",
+    )  # fmt: skip
+    parser.add_argument("--compress", action="store_true", help="with --compress-waiting-bodies")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 

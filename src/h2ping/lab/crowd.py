@@ -1,7 +1,8 @@
 """`h2ping lab memory`: many large calls in flight under a hard memory limit that holds a fraction of them.
 
 Twice. With copies given up under pressure all calls wait at the origin at the same time; the origin holds
-its answers until they do. With `--memory-pressure keep` every body is kept until its answer begins, so the
+its answers until they do; with `--compress` copies are compressed before any is given up. With
+`--memory-pressure keep` every body is kept until its answer begins, so the
 calls go in waves. Both times the proxy's resident memory is read while they wait.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from h2ping.lab.client import LoadClient, Outcome
 from h2ping.lab.origin import LabOrigin
-from h2ping.lab.proxy import Proxy
+from h2ping.lab.prompts import prompts
+from h2ping.lab.proxy import Proxy, processor_seconds
 from h2ping.lab.report import Report, mebibytes
 from h2ping.lab.script import Script
 
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAMPLE_EVERY = 0.05
+SETTLED_AFTER = 2.5
+"""Longer than the proxy waits until it gives free pages back."""
+DIFFERENT_BODIES = 16
+"""Each is compressed by itself, so more would change nothing but the time to make them."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,10 @@ class Plan:
     patience: float = 180.0
     keep: bool = True
     """Run the second half, with --memory-pressure keep, too."""
+    quoted: float | None = None
+    """Bodies of prompts.py with that share of repeats; None: one repeated byte."""
+    compress: bool = False
+    """--compress-waiting-bodies."""
 
 
 class Memory:
@@ -87,6 +98,8 @@ async def _all_at_once(plan: Plan, report: Report, tell: Callable[[str], None]) 
                 await origin.until(lambda: origin.waiting >= plan.calls or sending.done(), plan.patience)
             there = time.monotonic() - started
             together, waiting = origin.waiting, memory.read()
+            counts = await _memory_counts(proxy)
+            used, settled = processor_seconds(proxy.pid), memory.read()
             tell(f"  {together} calls wait at the origin after {there:.1f} s; resident {mebibytes(waiting)}")
             origin.open_gate()
             outcomes = await sending
@@ -97,6 +110,10 @@ async def _all_at_once(plan: Plan, report: Report, tell: Callable[[str], None]) 
     seen = f"{mebibytes(waiting)} waiting, {mebibytes(memory.peak)} peak"
     report.claim("resident memory", f"at most {mebibytes(limit)}", seen, memory.peak <= limit)
     report.facts["until all wait"] = f"{there:.1f} s"
+    report.facts["resident once nothing moves"] = mebibytes(settled)
+    report.facts["copies given up"] = counts["copies_given_up"]
+    report.facts["copies compressed"] = counts["copies_compressed"]
+    report.facts["processor seconds until then"] = f"{used:.2f}"
     report.facts["resident before"] = mebibytes(before)
     report.facts["connections to the origin"] = origin.connections
 
@@ -132,13 +149,31 @@ def _claim_answers(report: Report, what: str, plan: Plan, outcomes: list[Outcome
 def _proxy(plan: Plan, origin: LabOrigin, pressure: str) -> Proxy:
     return Proxy(
         origin.url, origin.ca_file, "--max-memory", str(plan.limit_bytes), "--memory-pressure", pressure,
+        "--admin-listen", "127.0.0.1:0", *(["--compress-waiting-bodies"] if plan.compress else []),
     )  # fmt: skip
 
 
+async def _memory_counts(proxy: Proxy) -> dict[str, int]:
+    """What /connections says of memory, once no copy is being compressed any more."""
+    seen: dict[str, int] = {}
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.admin_port)
+        writer.write(b"GET /connections HTTP/1.0\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        before, seen = seen, json.loads(answer.partition(b"\r\n\r\n")[2])["memory"]
+        if seen == before:
+            return seen
+        await asyncio.sleep(SETTLED_AFTER)
+
+
 async def _send(plan: Plan, client: LoadClient) -> list[Outcome]:
-    body = b'{"model":"judge","input":"' + b"x" * (plan.body_bytes - 28) + b'"}'
+    if plan.quoted is None:
+        bodies = [b'{"model":"judge","input":"' + b"x" * (plan.body_bytes - 28) + b'"}']
+    else:
+        bodies = await asyncio.to_thread(prompts, plan.body_bytes, DIFFERENT_BODIES, plan.quoted)
     calls = (
-        client.call(f"call-{index}", "/v1/responses", body, patience=plan.patience)
+        client.call(f"call-{index}", "/v1/responses", bodies[index % len(bodies)], patience=plan.patience)
         for index in range(plan.calls)
     )
     return list(await asyncio.gather(*calls))
