@@ -45,8 +45,10 @@ PACK_LEAST_BYTES = 64 << 10
 """Smaller copies free too little for the switch of threads."""
 COMING_PARTS = 16
 """A sixteenth of the limit is much (rule 5); a single upload that stands still is not."""
-PATIENCE = 0.25
-"""Seconds without a body sent whole or compressed after which uploads count as standing still."""
+PATIENCE = 1.0
+"""Seconds without a body let in, sent whole or compressed after which uploads count as standing still ..."""
+IMPATIENCE = 5.0
+"""... and seconds for which they then do, so that each new request does not wait for them again."""
 SET_ASIDE_BYTES = 17 << 14
 """What the arena reserves for a window: 256 KiB in cells."""
 
@@ -91,6 +93,7 @@ class Memory:
         """Those whose bodies can be compressed once they are sent whole, and their sizes."""
         self._coming_bytes = 0
         self._moved_at = 0.0
+        self._impatient_until = 0.0
         self._patience_timer: Timer | None = None
         self._again: dict[Claimant, int] = {}
         """Those that wait for a window to be sent again, and their sizes."""
@@ -204,21 +207,26 @@ class Memory:
         return True
 
     def _is_patient(self) -> bool:
-        left = self._moved_at + PATIENCE - self._clock.now()
-        if left <= 0 or self._coming_bytes * COMING_PARTS < self.arena.limit or not self._coming:
+        now = self._clock.now()
+        if now < self._impatient_until or self._coming_bytes * COMING_PARTS < self.arena.limit:
             return False
+        left = self._moved_at + PATIENCE - now
         if self._patience_timer is None:
             self._patience_timer = self._clock.call_later(left, self._on_patience)
         return True
 
     def _on_patience(self) -> None:
         self._patience_timer = None
+        now = self._clock.now()
+        if now - self._moved_at >= PATIENCE:
+            self._impatient_until = now + IMPATIENCE
         self._serve()
 
     def _hand_over(self, claimant: Claimant, body: Body, size: int | None, kept: bool) -> None:
         if self.packer is not None and kept and size is not None and size >= PACK_LEAST_BYTES:
             self._coming[claimant] = size
             self._coming_bytes += size
+            self._moved_at = self._clock.now()
         claimant.on_memory(body)
 
     def _arrived(self, claimant: Claimant) -> None:

@@ -10,6 +10,7 @@ from h2ping.lab.prompts import prompts
 from tests.e2e.test_process import admin_port, visit
 from tests.support.framing import goaway
 from tests.support.stage import certificates, stage
+from tests.support.zstd import need_zstd
 
 if TYPE_CHECKING:
     from tests.support.proxy import Proxy
@@ -33,6 +34,7 @@ async def compressed(proxy: Proxy, count: int) -> dict[str, Any]:
 
 async def test_a_request_whose_copy_was_compressed_is_sent_again_with_the_same_bytes(stage: Stage) -> None:
     """RFC 9113 sections 6.8 and 8.7: refused by GOAWAY, so it may be sent again."""
+    need_zstd()
     origin = await stage.origin()
     proxy = await stage.proxy(
         origin, "--max-memory=2MiB", "--compress-waiting-bodies", "--admin-listen=127.0.0.1:0"
@@ -57,6 +59,7 @@ async def test_a_request_whose_copy_was_compressed_is_sent_again_with_the_same_b
 
 async def test_many_whose_copies_fill_the_memory_are_all_sent_again_with_the_same_bytes(stage: Stage) -> None:
     """RFC 9113 section 6.8: one GOAWAY refuses all of them at the same time."""
+    need_zstd()
     origin = await stage.origin()
     proxy = await stage.proxy(
         origin, "--max-memory=2MiB", "--memory-pressure=keep", "--compress-waiting-bodies",

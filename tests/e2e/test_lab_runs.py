@@ -8,6 +8,7 @@ import json
 from h2ping.lab import crowd, demo, proof, rollout
 from h2ping.lab.report import Report
 from h2ping.lab.trace import Scale
+from tests.support.zstd import need_zstd
 
 
 async def test_the_demo_holds_and_tells_each_death_and_life() -> None:
@@ -67,6 +68,7 @@ async def test_more_calls_than_memory_holds_wait_together_or_go_in_waves() -> No
 
 
 async def test_compressed_copies_are_kept_where_others_are_given_up() -> None:
+    need_zstd()
     plan = crowd.Plan(calls=10, body_bytes=300_000, limit_bytes=2**21, keep=False, quoted=0.9, compress=True)
     report = await crowd.run(plan, lambda line: None)
     assert report.held, report.text()

@@ -318,10 +318,15 @@ def test_uploads_that_stand_still_do_not_keep_others_waiting() -> None:
     old = sent(memory, 8)
     packer.finish()
     admit(memory, 14 * UNIT)
-    new = admit(memory, 1 * UNIT)
+    new = admit(memory, 2 * UNIT)
     assert new.body is None
     clock.advance(PATIENCE)
     assert (old.gave_up, new.body is not None) == (True, True)
+    memory.on_sent_whole(new, cast("Any", new.body))
+    another = admit(memory, 1 * UNIT)
+    assert another.body is None, "what can be compressed is"
+    packer.finish(worth_it=False)
+    assert (new.gave_up, another.body is not None) == (True, True)
 
 
 def test_a_copy_that_is_not_worth_compressing_is_given_up_like_any_other() -> None:

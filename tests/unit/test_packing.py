@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.support.zstd import need_zstd
 
 from h2ping import config
 from h2ping._fast import Arena as CompiledArena
@@ -28,6 +29,7 @@ def arena(request: pytest.FixtureRequest) -> Any:
 
 @pytest_asyncio.fixture
 async def packer() -> Any:
+    need_zstd()
     made = zstd_packer()
     yield made
     made.close()
