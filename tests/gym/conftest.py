@@ -99,10 +99,10 @@ class Run:
             self.process.kill()
             self.process.wait()
         assert self.process.stdout is not None
-        self._reader.join(HANG)
+        self._reader.join(2.0)
         if (
             not self._reader.is_alive()
-        ):  # else a process that outlived it holds the pipe, and closing would block
+        ):  # else something that outlived it holds the pipe, and close would block
             self.process.stdout.close()
 
 

@@ -137,8 +137,11 @@ def test_real_servers_start_behind_the_proxy_and_stop_before_it(
     run.wait_for(r"All \d+ / \d+ servers ready!")
     until(lambda: h2ping_origin.arrived >= 1)
     run.wait_for("^####")
-    assert run.end(signal.SIGINT) == 0, run.text
-    assert "NeMo Gym finished!" in run.text
+    run.process.send_signal(signal.SIGINT)
+    run.wait_for("NeMo Gym finished!")
+    # Not until its output ends: servers that Gym gave up on may hold that for minutes.
+    # 1 when the interrupt met Gym between its probe and its loop.
+    assert run.process.wait(conftest.HANG) in (0, 1), run.text
     assert not list((place.folder / "logs").glob("*.ready"))
     (log,) = (place.folder / "logs").glob("h2ping-genrm-*.log")
     assert log.read_text().rstrip().endswith("stopped")
