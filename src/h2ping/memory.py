@@ -45,9 +45,9 @@ PACK_LEAST_BYTES = 64 << 10
 """Smaller copies free too little for the switch of threads."""
 COMING_PARTS = 16
 """A sixteenth of the limit is much (rule 5); a single upload that stands still is not."""
-PATIENCE = 1.0
+PATIENCE = 2.0
 """Seconds without a body let in, sent whole or compressed after which uploads count as standing still ..."""
-IMPATIENCE = 5.0
+IMPATIENCE = 0.5
 """... and seconds for which they then do, so that each new request does not wait for them again."""
 SET_ASIDE_BYTES = 17 << 14
 """What the arena reserves for a window: 256 KiB in cells."""
