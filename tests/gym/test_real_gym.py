@@ -58,7 +58,10 @@ nemo_gym_log_dir: {logs}
 head_server: {{port: {head}}}
 """
 
-pytestmark = pytest.mark.skipif(not GYM_BIN, reason="H2PING_GYM_BIN names no Gym")
+pytestmark = [
+    pytest.mark.skipif(not GYM_BIN, reason="H2PING_GYM_BIN names no Gym"),
+    pytest.mark.timeout(900),  # Ray and five servers start; minutes on a busy machine
+]
 
 
 class GymPlace:

@@ -16,11 +16,14 @@ from h2ping import cluster
 
 HANG = 500.0
 
-pytestmark = pytest.mark.skipif(
-    (importlib.util.find_spec("ray") is None and not os.environ.get("H2PING_REQUIRE_PEERS"))
-    or os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0"),
-    reason="Ray is not installed, or was tested with the compiled engine",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        (importlib.util.find_spec("ray") is None and not os.environ.get("H2PING_REQUIRE_PEERS"))
+        or os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0"),
+        reason="Ray is not installed, or was tested with the compiled engine",
+    ),
+    pytest.mark.timeout(600),  # the scenario is one test's set-up
+]
 
 
 @pytest.fixture(scope="module")
