@@ -71,8 +71,8 @@ class Exchange:
 
     __slots__ = (
         "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error",
-        "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking", "_window", "attempts",
-        "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id", "upstream_status",
+        "_left", "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking", "_window",
+        "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id", "upstream_status",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, request: Request, client: Client) -> None:
@@ -90,6 +90,8 @@ class Exchange:
         self._announced = -1
         """Content bytes that the response announced; -1: none or not yet."""
         self._window = instance.pool.limits.stream_window_bytes
+        self._left = False
+        """We cancelled a stream that was open."""
         self._lost_attempts = 0
         self._last_error: UpstreamError | None = None
         self.request = request
@@ -414,6 +416,7 @@ class Exchange:
     def _leave_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
+            self._left = True
             stream.reset(CANCEL)
 
     def _give_credit(self) -> None:
@@ -465,8 +468,15 @@ class Exchange:
             cause=last.cause.token if last is not None else None,
             detail=last.detail if last is not None else "",
             code=upstream.code if upstream is not None else None,
-            processed=upstream.processed.value if error is not None and upstream is not None else None,
+            processed=None if error is None else self._processed(error).value,
             elapsed=self._instance.clock.now() - self.started,
             bytes_in=self.bytes_in,
             bytes_out=self.bytes_out,
         )
+
+    def _processed(self, error: UpstreamError | DownstreamError) -> Processed:
+        """Whether the upstream may have acted on it, by any of the attempts."""
+        if self._left or self._lost_attempts:
+            return Processed.MAYBE
+        last = error if isinstance(error, UpstreamError) else self._last_error
+        return Processed.NEVER_SENT if last is None else last.processed

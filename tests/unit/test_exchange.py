@@ -360,6 +360,34 @@ def test_a_client_that_goes_away_between_two_attempts_is_not_sent_again(make: An
     assert len(w.pool.connection.streams) == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "processed"),
+    [
+        ("waiting", "never-sent"),
+        ("sent", "maybe-processed"),
+        ("refused", "refused"),
+        ("lost", "maybe-processed"),
+        ("lost, then out of reach", "maybe-processed"),
+    ],
+)
+def test_the_line_says_whether_any_attempt_may_have_been_processed(
+    make: Any, before: str, processed: str
+) -> None:
+    """RFC 9110 section 9.2.2: whoever repeats a call wants to know, also after one that he gave up himself."""
+    w = make()
+    if before == "waiting":
+        w.pool.connection = None
+    exchange = w.start(method=b"GET")
+    if before in ("refused", "lost", "lost, then out of reach"):
+        w.pool.connection = None
+        exchange.on_failed(refused() if before == "refused" else lost())
+    if before == "lost, then out of reach":
+        exchange.on_no_connection(UpstreamError(errors.DNS_FAILED, "no name", processed=Processed.NEVER_SENT))
+    else:
+        exchange.on_client_gone()
+    assert exchange.record(w.outcomes[0][1]).processed == processed
+
+
 def test_an_early_response_stops_the_upload_without_an_error_reset(make: Any) -> None:
     w = make()
     exchange = w.start((b"content-length", b"1000000"))

@@ -24,15 +24,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from h2ping.address import Address, Upstream
+from h2ping.config import ACCELERATOR_IDLE_LIMIT, OLDEST_CONNECTION
 from h2ping.errors import ConfigError
 from h2ping.units import format_duration, parse_boolean, parse_duration, parse_seconds
 
 BLOCK = "sidecar"
-
-LONGEST_PING_INTERVAL = 340.0
-"""AWS Global Accelerator drops a connection after 340 s without a byte; a PING must come before that."""
-LONGEST_CONNECTION_AGE = 3600.0
-"""The balancers in front of NVCF close a connection at this age, whatever is in flight on it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _MEMORY = re.compile(r"off|[0-9]+(B|KiB|MiB|GiB|TiB)?")
@@ -177,9 +173,10 @@ class _Reader:
 
     def ping_interval(self, value: object, where: str) -> str:
         text, seconds = _seconds(value)
-        if not 0 < seconds < LONGEST_PING_INTERVAL:
+        if not 0 < seconds < ACCELERATOR_IDLE_LIMIT:
             raise ValueError(
-                f"must be above 0 and below 340s (the path drops silent connections at 340s), not {text}"
+                f"must be above 0 and below {ACCELERATOR_IDLE_LIMIT:g}s, where the path drops silent connections, "
+                f"not {text}"
             )
         return text
 
@@ -197,8 +194,8 @@ class _Reader:
 
     def connection_age(self, value: object, where: str) -> str:
         text, seconds = _seconds(value)
-        if not 0 <= seconds < LONGEST_CONNECTION_AGE:
-            raise ValueError(f"must be below 3600s (0s disables it), not {text}")
+        if not 0 <= seconds < OLDEST_CONNECTION:
+            raise ValueError(f"must be below {OLDEST_CONNECTION:g}s (0s disables it), not {text}")
         return text
 
     def memory(self, value: object, where: str) -> str:
