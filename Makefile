@@ -64,8 +64,10 @@ callgrind: $(TEST_VENV)/.done  ## instructions of the engine's pieces, against t
 sanitize: $(TEST_VENV)/.done  ## the tests over a build with AddressSanitizer and UndefinedBehaviorSanitizer
 	TEST_VENV=$(TEST_VENV) .ci/sanitize
 
-fuzz: $(TEST_VENV)/.done  ## the property tests with fifty times their examples
+fuzz: $(TEST_VENV)/.done  ## HOURS=n of mutated bytes under sanitizers, and property tests with many more examples
 	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q tests/property
+	H2PING_FUZZ_SECONDS=$$(awk 'BEGIN { print $(HOURS) * 3600 }') TEST_VENV=$(TEST_VENV) \
+		.ci/sanitize -q -s --only-c tests/fuzz
 
 bench: $(TEST_VENV)/.done peers  ## against Go, Envoy and nghttpx; the tables in README.md and docs/performance.md
 	$(TEST_VENV)/bin/python -m bench

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENGINES = ("c", "py") if IMPLEMENTATION == "compiled" else ("py",)
-SAME_FIELDS_AT_LEAST = "five octets"
+PADDED_INTEGER = "five octets"
 """The one thing that the oracle takes and we do not: integers padded with needless octets."""
 
 
@@ -79,9 +79,12 @@ def _client(engine: str, data: bytes, step: int) -> Any:
         connection.send(data[start : start + step])
     requests = [
         (
-            each.request.method, each.request.target, each.request.fields,
-            [word for word in each.heard if word != "body"], each.bytes,
-        )  # fmt: skip
+            each.request.method,
+            each.request.target,
+            each.request.fields,
+            [word for word in each.heard if word != "body"],
+            each.bytes,
+        )
         for each in bench.exchanges
     ]
     return requests, bench.refused
@@ -101,7 +104,8 @@ def field_blocks(data: bytes) -> None:
         try:
             found = decoder.decode_block(block)
         except ours.HpackError as error:
-            assert expected is None or SAME_FIELDS_AT_LEAST in str(error), (block, expected)
+            if expected is not None and PADDED_INTEGER not in str(error):
+                raise
             return
         assert found == expected, block
         assert decoder.table_fields == oracle.table_fields

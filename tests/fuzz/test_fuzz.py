@@ -33,6 +33,8 @@ def test_the_corpus_is_clean(name: str) -> None:
         TARGETS[name](seed)
 
 
+@pytest.mark.timeout(0)
+@pytest.mark.flaky(reruns=0)
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutations_of_the_corpus_are_clean(name: str) -> None:
     number = int(os.environ.get("H2PING_FUZZ_SEED", "0")) or random.randrange(1 << 30)

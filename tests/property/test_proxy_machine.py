@@ -593,6 +593,6 @@ def test_any_order_of_events_keeps_the_books(engine: str) -> None:
     Machine.engine = engine
     profile = hypothesis_settings()
     examples = max(40, profile.max_examples // 4)
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Machine, settings=hypothesis_settings(max_examples=examples, stateful_step_count=50, deadline=None)
     )

@@ -221,6 +221,10 @@ class Client:
     async def _response(self, method: str) -> Response:
         response = await self._head(method)
         await self._body(response, method)
+        if response.cause is not None:
+            assert CANARY.encode() not in response.body + repr(response.fields).encode(), (
+                "a secret is in an answer"
+            )
         return response
 
     async def _body(self, response: Response, method: str) -> None:

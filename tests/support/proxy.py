@@ -154,10 +154,30 @@ class Proxy:
         self.process.send_signal(sig)
         return await self.exited(within)
 
+    async def page(self, path: str) -> str:
+        """A page of its admin listener."""
+        line = await self.logged("probes and metrics on http://")
+        port = int(line.partition("on http://")[2].partition("/")[0].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(-1), PATIENCE)
+        writer.close()
+        return answer.partition(b"\r\n\r\n")[2].decode()
+
+    async def look_for_secrets(self) -> None:
+        """In what its admin listener shows, where there is one and it still runs."""
+        if "probes and metrics on http://" not in self.log or "shutdown requested" in self.log:
+            return
+        with contextlib.suppress(OSError):
+            for path in ("/metrics", "/connections"):
+                assert CANARY not in await self.page(path), f"a secret is in {path}"
+
     async def finish(self) -> None:
-        """Stop it if it runs, and demand a clean end: exit code, no defect and no secret in the log."""
+        """Stop it if it runs, and demand a clean end: exit code, no defect, and no secret in log and pages."""
         if self._process is None:
             return
+        if self._process.returncode is None and self.expect_code is not None:
+            await self.look_for_secrets()
         try:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

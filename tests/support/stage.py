@@ -74,9 +74,12 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 class Stage:
-    """Makes the parts and keeps them for the end."""
+    """Makes the parts and keeps them for the end. `watched`: the admin pages of its proxies are read for secrets."""
 
-    def __init__(self, certificates: Certificates, engine: str, folder: Path) -> None:
+    def __init__(
+        self, certificates: Certificates, engine: str, folder: Path, *, watched: bool = True
+    ) -> None:
+        self.watched = watched
         self.certificates = certificates
         self.engine = engine
         self.folder = folder
@@ -109,6 +112,8 @@ class Stage:
         url = upstream if isinstance(upstream, str) else upstream.url
         given = {flag.partition("=")[0] for flag in flags}
         defaults = {"--listen": "127.0.0.1:0", "--upstream": url, **QUICK_FLAGS}
+        if self.watched:
+            defaults["--admin-listen"] = "127.0.0.1:0"
         if trust:
             defaults["--ca-file"] = str(self.certificates.ca)
         ready = self.folder / f"{len(self.proxies)}.ready" if ready_file else None
