@@ -448,7 +448,9 @@ def check(settings: Settings) -> None:
     _check_loopback(settings)
     _check_ca_file(settings)
     if settings.compress_waiting_bodies and importlib.util.find_spec("zstandard") is None:
-        raise ConfigError("", "-compress-waiting-bodies needs the package zstandard: pip install 'h2ping[zstd]'")
+        raise ConfigError(
+            "", "-compress-waiting-bodies needs the package zstandard: pip install 'h2ping[zstd]'"
+        )
 
 
 def _check_loopback(settings: Settings) -> None:

@@ -72,7 +72,8 @@ class Exchange:
     __slots__ = (
         "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error",
         "_left", "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking", "_window",
-        "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id", "upstream_status",
+        "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id",
+        "upstream_status",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, request: Request, client: Client) -> None:
