@@ -212,3 +212,24 @@ def test_nothing_is_left_of_streams_that_are_over(rig: Rig) -> None:
     finally:
         tracemalloc.stop()
     assert (rig.wire.open_streams, rig.arena.live, rig.arena.used) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_streams_that_end_while_the_peer_opens_no_window_are_forgotten(at_end: bool) -> None:
+    """RFC 9113 section 6.9: a peer may keep its window shut for as long as it likes."""
+    rig = Rig("c", None, (INITIAL_WINDOW_SIZE, 1 << 20)).start()
+    rig.open(rig.body(b"x" * 100_000))
+    rig.sent()
+    rig.wire.hold_data(at_end)
+    for _ in range(5000):
+        stream = rig.open(rig.body(b"" if at_end else b"x")).stream
+        rig.wire.take_output()
+        stream.reset(8)
+        rig.log.clear()
+    del stream
+    last = rig.open(rig.body(b"last"))
+    kind = type(last.stream)
+    assert sum(type(one) is kind for one in gc.get_objects()) < 1100
+    rig.wire.hold_data(False)
+    rig.serve(rig.peer.window(0, 1 << 20))
+    assert rig.uploaded() == {1: 100_000 - 65_535, last.stream.id: 4}

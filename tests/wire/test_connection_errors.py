@@ -320,13 +320,14 @@ def test_padding_and_priority_of_headers_are_taken_off(
     assert ears.heard == [("response", 200, [(b"a", b"b")], True)]
 
 
-def test_headers_cut_into_continuations_are_one_field_section(rig: Rig) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+def test_headers_cut_into_continuations_are_one_field_section(rig: Rig, first: int) -> None:
     """RFC 9113 section 6.10: cut anywhere, END_STREAM counts on HEADERS, empty fragments are allowed."""
     ears = rig.open()
     block = rig.peer.block((":status", "200"), ("a", "b"), ("long", "v" * 100))
     rig.serve(
-        rig.peer.headers(1, block=block[:1], end=True, end_headers=False, pad=3),
-        rig.peer.continuation(1, block[1:20]),
+        rig.peer.headers(1, block=block[:first], end=True, end_headers=False, pad=3),
+        rig.peer.continuation(1, block[first:20]),
         rig.peer.continuation(1),
         rig.peer.continuation(1, block[20:], end_headers=True),
     )

@@ -107,6 +107,7 @@ cdef class Mux:
     cdef MuxStream first_waiting
     cdef MuxStream last_waiting
     cdef list ending                # streams whose bytes are sent and whose END_STREAM is not
+    cdef int64_t stale              # streams that ended in one of the two
     cdef bint held
     cdef bint signalled
 
@@ -156,6 +157,7 @@ cdef class Mux:
     cdef int queue_fields(self, list fields, uint32_t stream_id, bint end) except -1
     cdef int wait(self, MuxStream stream) except -1
     cdef int consider(self, MuxStream stream) except -1
+    cdef int sweep(self) except -1
     cdef int seal(self, list output) except -1
     cdef int take_data(self, list output, list moved) except -1
     cdef MuxStream next_waiting(self)

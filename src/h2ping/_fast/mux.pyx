@@ -89,6 +89,7 @@ cdef enum:
     OUTPUT = 65536
     CONTROL_ROOM = 2048
     CUT_STREAMS = 1000              # a peer needs no longer than that many streams to hear of a reset
+    STALE_STREAMS = 1000
     MOST_CONTROL_ROOM = 65536       # a buffer that a burst blew up is not kept
     STREAM_SHARE = 4                # credit is collected to a quarter of a stream's window,
     CONNECTION_SHARE = 4            # and of the connection's; when less than that is left of the connection's,
@@ -652,7 +653,7 @@ cdef class Mux:
     cdef int keep_fragment(self, const uint8_t* fragment, size_t size) except -1:
         cdef size_t room
         cdef uint8_t* larger
-        if self.block_fill + size > self.block_room:
+        if self.block == NULL or self.block_fill + size > self.block_room:
             room = max(2 * self.block_room, self.block_fill + size, <size_t>MAX_FRAME)
             larger = <uint8_t*>realloc(self.block, room)
             if larger == NULL:
@@ -888,6 +889,10 @@ cdef class Mux:
         stream.body = stream.machine = None
         del self.streams[stream.id]
         self.open_streams -= 1
+        if stream.waiting:
+            self.stale += 1
+            if self.stale > STALE_STREAMS:
+                self.sweep()
         return 0
 
     cdef bint finish(self, MuxStream stream) except -1:
@@ -1058,6 +1063,28 @@ cdef class Mux:
         elif stream.at_end():       # an END_STREAM of its own takes no window
             stream.waiting = True
             self.ending.append(stream)
+        return 0
+
+    cdef int sweep(self) except -1:
+        """Forget those that are over: a peer that opens no window would have them stand in line for ever."""
+        cdef MuxStream stream = self.first_waiting, following
+        cdef list ending = self.ending
+        self.first_waiting = self.last_waiting = None
+        self.ending = []
+        self.stale = 0
+        while stream is not None:
+            following = stream.next_waiting
+            stream.next_waiting = None
+            stream.waiting = False
+            if not stream.over:
+                self.wait(stream)
+            stream = following
+        for item in ending:
+            stream = <MuxStream>item
+            if stream.over:
+                stream.waiting = False
+            else:
+                self.ending.append(stream)
         return 0
 
     def hold_data(self, bint held):

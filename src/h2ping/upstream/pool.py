@@ -318,9 +318,8 @@ class Pool:
             self._dials.discard(task)
             self._on_dialled(connection)
         finally:
-            self._dials.discard(
-                task
-            )  # whatever it was: a dial that is over must not stand in the next one's way
+            # Whatever it was: a dial that is over must not stand in the next one's way.
+            self._dials.discard(task)
             self._settle_close()
 
     def _on_dialled(self, connection: Connection) -> None:
