@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,10 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     script = "import sys; before = set(sys.modules); import h2ping; print(len(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 2
+
+
+def test_every_module_has_its_room_in_the_architecture() -> None:
+    """docs/architecture.md says which file to open."""
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    modules = [path.stem for folder in (PACKAGE, PACKAGE / "upstream") for path in folder.glob("[!_]*.py")]
+    assert [name for name in modules if not re.search(rf"`([a-z]+\.)?{name}`", page)] == []
