@@ -284,8 +284,9 @@ class Exchange:
         else:
             stream.credit(size)
             if self.bytes_out >= self._window < WINDOW_MOST_BYTES and self._instance.memory.is_roomy:
-                stream.widen(self._window)
-                self._window *= 2
+                more = min(self._window, WINDOW_MOST_BYTES - self._window)
+                stream.widen(more)
+                self._window += more
 
     def on_writable(self) -> None:
         """The client's socket took what was written."""

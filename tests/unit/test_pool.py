@@ -12,7 +12,7 @@ from tests.support.fake_clock import FakeClock
 from h2ping import config, errors
 from h2ping.errors import H2pingError, Processed, UpstreamError
 from h2ping.upstream import pool as pool_module
-from h2ping.upstream.pool import DIAL_ATTEMPTS, Pool, Slots
+from h2ping.upstream.pool import DIAL_ATTEMPTS, Pool, Slots, first_window
 
 
 class FakeConnection:
@@ -225,11 +225,11 @@ async def test_a_permanent_fault_fails_everybody_who_waits_and_those_who_come_ne
 
 async def test_after_a_failed_dial_the_next_waits_and_is_one_only(world: Any) -> None:
     w = world()
-    await w.ask(100)
-    assert len(w.dials) == 7
-    for _ in range(7):
+    await w.ask(128)
+    assert len(w.dials) == 8
+    for _ in range(8):
         await w.fail(REFUSED)
-    # Seven dials failed at once: everybody who waited has seen enough of them.
+    # Eight dials failed at once: everybody who waited has seen enough of them.
     assert w.pool.waiting == 0
     (waiter,) = await w.ask(1)
     assert w.dials == []
@@ -330,6 +330,14 @@ async def test_closing_ends_idle_connections_and_dials(world: Any) -> None:
     await w.pool.close()
     assert connection.lost
     assert w.clock.pending == 0
+
+
+@pytest.mark.parametrize(
+    ("max_memory", "window"),
+    [(0, 1_114_112), (1 << 30, 1_114_112), (256 << 20, 1 << 20), (16 << 20, 65_536), (1 << 20, 65_535)],
+)
+def test_responses_that_nobody_reads_fit_the_memory_limit(max_memory: int, window: int) -> None:
+    assert first_window(max_memory) == window
 
 
 async def test_slots_find_the_least_loaded_without_looking_at_all() -> None:

@@ -54,7 +54,7 @@ FAULTS = (
 CUTS = ("fin", "rst")
 UNREACHABLE = frozenset(("connect-failed", "connect-timeout"))
 SETTLING = 2.0
-"""So long after the origin is back a call may still learn that it was down (four dials in vain)."""
+"""So long after the origin is back a call may still learn that it was down (eight dials in vain)."""
 GROWTH_BYTES = 12 << 20
 """Of resident memory that is no growth: allocators keep what they once had."""
 
@@ -73,7 +73,7 @@ class Plan:
     chaos_every: float = 2.0
     restart_every: float = 30.0
     downtime: float = 0.15
-    """A quarter of a minute of the path. What h2ping gives up then, after four dials, is told apart."""
+    """A quarter of a minute of the path. What h2ping gives up then, after eight dials, is told apart."""
     max_memory: int = 4 << 20
     warm_minutes: float = 10.0
     """The early count is taken after so long, or half way through a shorter run."""

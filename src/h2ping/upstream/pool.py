@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 DIAL_DELAY = 0.1
 DIAL_DELAY_MAX = 1.0
-DIAL_ATTEMPTS = 4
+DIAL_ATTEMPTS = 8
+"""About 4.5 s: a restarting endpoint is waited for, and Gym's probe of 5 s still gets its answer."""
 RETIRE_LEAD = 0.02
 IDLE_CLOSE = 90.0
 """What Go's client does; the shortest idle limit on the path that PING does not move is an ALB's 60 s, which answers
@@ -61,6 +62,9 @@ def idle_close(settings: Settings) -> float:
     return min(IDLE_CLOSE, settings.idle_limit / 2, by_interval)
 
 
+UNREAD_RESPONSES = 256
+SMALLEST_WINDOW_BYTES = 65_535
+"""What RFC 9113 section 6.9.2 starts with; less would only cost round trips."""
 ENHANCE_YOUR_CALM = 0xB
 """RFC 9113 section 7."""
 
@@ -107,6 +111,13 @@ class Slots:
         return None
 
 
+def first_window(max_memory: int) -> int:
+    """First receive window of a stream, in bytes: UNREAD_RESPONSES clients that never read fit the limit."""
+    if not max_memory:
+        return WireLimits.stream_window_bytes
+    return min(WireLimits.stream_window_bytes, max(SMALLEST_WINDOW_BYTES, max_memory // UNREAD_RESPONSES))
+
+
 class Pool:
     """The connections to one upstream."""
 
@@ -128,7 +139,8 @@ class Pool:
         self._on_round_trip = on_round_trip
         # --max-header-bytes is about requests; where it is raised, longer responses are taken too.
         self.limits = WireLimits(
-            max_field_section_bytes=max(settings.max_header_bytes, WireLimits.max_field_section_bytes)
+            stream_window_bytes=first_window(settings.max_memory),
+            max_field_section_bytes=max(settings.max_header_bytes, WireLimits.max_field_section_bytes),
         )
         self._slots = Slots()
         self._usable = 0

@@ -31,7 +31,7 @@ Fields: TypeAlias = "list[tuple[bytes, bytes]]"
 class WireLimits:
     """What a Wire grants its peer and bears from it. Sizes in bytes."""
 
-    stream_window_bytes: int = 256 << 10
+    stream_window_bytes: int = (1 << 20) + (64 << 10)
     """First receive window of one stream: what a client that never reads can make us hold. A stream whose client
     reads gets more by `WireStream.widen`; 64 KB for good would ruin downloads."""
     connection_window_bytes: int = 64 << 20
