@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import os
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
@@ -150,7 +149,6 @@ class Server:
         )  # fmt: skip
         self._listeners: list[Listener] = []
         self._stop = asyncio.Event()
-        self._signals = 0
         self._grace = self._main.shutdown_grace
 
     async def run(self, on_ready: Callable[[], Awaitable[None]] | None = None) -> int:
@@ -259,9 +257,6 @@ class Server:
         self._request_stop()
 
     def _request_stop(self) -> None:
-        self._signals += 1
-        if self._signals > 2:
-            os._exit(0)
         self._stop.set()
 
 

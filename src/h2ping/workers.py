@@ -58,7 +58,7 @@ def share_of(settings: Settings, workers: int) -> Settings:
         settings,
         max_memory=settings.max_memory // workers,
         max_conns=settings.max_conns // workers,
-        max_queue=-(-settings.max_queue // workers),
+        max_queue=settings.max_queue and max(1, settings.max_queue // workers),
         workers=1,
         ready_file="",
         admin_listen=None,

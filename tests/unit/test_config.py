@@ -122,10 +122,11 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_the_two_programs_differ_in_few_defaults_only() -> None:
     ours, sidecar = parse(UPSTREAM), parse(UPSTREAM, SIDECAR)
     differing = {name for name in FLAGS if getattr(ours, name) != getattr(sidecar, name)}
-    assert differing == {"listen", "shutdown_grace", "permanent_status"}
+    assert differing == {"listen", "shutdown_grace", "permanent_status", "streams_per_conn"}
     assert (str(ours.listen), str(sidecar.listen)) == ("127.0.0.1:1250", "127.0.0.1:8080")
     assert (ours.shutdown_grace, sidecar.shutdown_grace) == (60.0, 900.0)
     assert (ours.permanent_status, sidecar.permanent_status) == (421, 502)
+    assert (ours.streams_per_conn, sidecar.streams_per_conn) == (16, 32)
 
 
 def test_settings_alone_have_the_defaults_of_h2ping() -> None:
