@@ -171,6 +171,7 @@ def start(rig: Rig, proxy: Running) -> Figures:
     memory = account.memory_bytes(proxy.pid)
     return {
         "start_ms": proxy.start_seconds * 1000,
+        "start_cpu_ms": account.cpu_seconds(proxy.pid) * 1000,
         "idle_mb": memory["rss"] / 1e6,
         "idle_pss_mb": memory["pss"] / 1e6,
     }

@@ -109,7 +109,7 @@ def _bulk(quick: bool) -> list[Work]:
                                 streams == 8 and size == 8,
                             ),
                         ),
-                        rounds=1 if quick else 3,
+                        rounds=1 if quick else 2,
                         without=_PLAIN,
                     )
                 )
@@ -124,7 +124,7 @@ def _events(quick: bool) -> list[Work]:
         Shown("cpu_us", f"SSE {streams} x 20/s, CPU us per event", "below 25", 0, True),
     )
     measure = partial(measures.events, streams=streams, rate=20, seconds=seconds)
-    return [Work(f"sse_x{streams}_20_per_s", measure, shown, rounds=1 if quick else 5)]
+    return [Work(f"sse_x{streams}_20_per_s", measure, shown, rounds=1 if quick else 3)]
 
 
 def _in_flight(quick: bool) -> list[Work]:
@@ -146,7 +146,14 @@ def _in_flight(quick: bool) -> list[Work]:
             shown.append(Shown("failed", f"failed, {count:,} at once, {body}", "0"))
             measure = partial(measures.in_flight, count=count, body=kb * 1024)
             items.append(
-                Work(f"in_flight_{count}_{kb}kb", measure, tuple(shown), 1 if quick else 2, True, _PLAIN)
+                Work(
+                    f"in_flight_{count}_{kb}kb",
+                    measure,
+                    tuple(shown),
+                    2 if count == 2000 and not quick else 1,
+                    True,
+                    _PLAIN,
+                )
             )
     if not quick:
         shown_limit = (
@@ -154,7 +161,7 @@ def _in_flight(quick: bool) -> list[Work]:
             Shown("failed", "failed, 2,000 x 512 KB in flight", "0"),
         )
         measure = partial(measures.in_flight, count=2000, body=512 << 10)
-        items.append(Work("in_flight_2000_512kb", measure, shown_limit, 2, True, _PLAIN, "256MiB"))
+        items.append(Work("in_flight_2000_512kb", measure, shown_limit, 1, True, _PLAIN, "256MiB"))
     return items
 
 
@@ -168,7 +175,7 @@ def _burst(quick: bool) -> list[Work]:
         Shown("failed", f"{title}: failed", "0"),
     )
     measure = partial(measures.in_flight, count=count, body=64 << 10, settle=0)
-    return [Work(f"burst_{count}_64kb", measure, shown, 1 if quick else 3, True, _PLAIN)]
+    return [Work(f"burst_{count}_64kb", measure, shown, 1 if quick else 2, True, _PLAIN)]
 
 
 def _growth(quick: bool) -> list[Work]:
@@ -181,7 +188,7 @@ def _growth(quick: bool) -> list[Work]:
                     "cpu_us", f"CPU us per request, 1 KB / 1 KB, one client beside {held:,} that wait", "flat"
                 ),
             ),
-            1 if quick else 3,
+            1 if quick else 2,
             True,
             _PLAIN,
         )
@@ -204,7 +211,7 @@ def _rest(quick: bool) -> list[Work]:
             "goaway_600_per_s",
             partial(measures.goaways, rate=600, seconds=2.1 if quick else 7.0, times=6),
             (Shown("failed", "failed requests, six GOAWAYs under 600 requests/s", "0", 0, True),),
-            1 if quick else 3,
+            1 if quick else 2,
             True,
         ),
         Work(
@@ -217,7 +224,11 @@ def _rest(quick: bool) -> list[Work]:
         Work(
             "start",
             measures.start,
-            (Shown("start_ms", "ms until it listens", "250"), Shown("idle_mb", "MB when idle", "30", 0)),
+            (
+                Shown("start_ms", "ms until it listens", "250"),
+                Shown("start_cpu_ms", "CPU ms of the start"),
+                Shown("idle_mb", "MB when idle", "30", 0),
+            ),
             2 if quick else 5,
             True,
         ),
