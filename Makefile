@@ -3,7 +3,8 @@
 PYTHON ?= python3
 RUN_VENV ?= .venv-run
 TEST_VENV ?= .venv
-PYTEST_ARGS ?= -n auto --dist loadfile
+# Most tests wait for sockets, so more of them than there are cores run at once.
+PYTEST_ARGS ?= -n 4 --dist loadfile
 MINUTES ?= 5
 HOURS ?= 1
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')

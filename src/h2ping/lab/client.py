@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from h2ping.lab.transports import abort
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
@@ -80,7 +82,7 @@ class LoadClient:
     def close(self) -> None:
         """Drop every connection."""
         for connection in list(self._open):
-            connection.transport.abort()
+            abort(connection.transport)
 
     async def call(
         self,
@@ -119,12 +121,12 @@ class LoadClient:
         try:
             reusable = await connection.exchange(outcome, head, body)
         except BaseException:
-            connection.transport.abort()
+            abort(connection.transport)
             raise
         if reusable:
             self._idle.append(connection)
         else:
-            connection.transport.abort()
+            abort(connection.transport)
 
     async def _dial(self) -> _Connection:
         loop = asyncio.get_running_loop()

@@ -27,6 +27,7 @@ from h2ping.lab.certificate import Certificate
 from h2ping.lab.script import Script
 from h2ping.lab.session import Session
 from h2ping.lab.trace import Scale
+from h2ping.lab.transports import abort
 from h2ping.lab.turns import Turns
 from h2ping.lab.watch import DEFAULT_PATIENCE, Watch
 
@@ -122,7 +123,7 @@ class LabOrigin:
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         for session in list(self.sessions):
-            session.transport.abort()
+            abort(session.transport)
         await self.until(lambda: not self.sessions)
         if self._own_certificate:
             self.certificate.close()

@@ -30,6 +30,7 @@ from h2ping.lab import frames
 from h2ping.lab.call import Call
 from h2ping.lab.frames import Code, Flag, FrameType, Setting
 from h2ping.lab.script import steer
+from h2ping.lab.transports import abort
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -563,7 +564,7 @@ class Session(asyncio.Protocol):
         self._flush()
         if mode == "rst":
             linger_zero(self.transport)
-            self.transport.abort()
+            abort(self.transport)
         else:
             self.transport.close()
 

@@ -15,6 +15,7 @@ import httptools
 from h2ping.lab.call import Call
 from h2ping.lab.script import steer
 from h2ping.lab.session import linger_zero
+from h2ping.lab.transports import abort
 
 if TYPE_CHECKING:
     from h2ping.lab.script import Fields, Script
@@ -68,7 +69,7 @@ class Turns(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._transport.abort()
+            abort(self._transport)
 
     # --- httptools ---
 
@@ -124,12 +125,12 @@ class Turns(asyncio.Protocol):
             self.data_received(held)
 
     def reset(self, code: int) -> None:
-        self._transport.abort()
+        abort(self._transport)
 
     def cut(self, mode: str) -> None:
         if mode == "rst":
             linger_zero(self._transport)
-            self._transport.abort()
+            abort(self._transport)
         else:
             self._transport.close()
 
