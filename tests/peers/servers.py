@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import shutil
 import socket
 import subprocess
@@ -88,7 +89,9 @@ class Peer:
 
     def close(self) -> None:
         for process in self.processes:
-            process.kill()
+            # Its session: granian leaves a worker behind when only its parent is killed.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
 
 
