@@ -132,8 +132,8 @@ async def test_a_peer_that_is_not_to_be_trusted_or_understood(
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     server = await serve_tls(authority, alpn, name)
     port = server.sockets[0].getsockname()[1]
+    patience = "300ms" if cause == "connect-timeout" else "10s"
     with pytest.raises(UpstreamError) as caught:
-        patience = "300ms" if cause == "connect-timeout" else "10s"
         await attempt(port, str(tmp_path / "ca.pem") if trusted else "", connect_timeout=patience)
     assert caught.value.cause.token == cause
     assert caught.value.processed is Processed.NEVER_SENT
