@@ -34,8 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
     raise pytest.UsageError(f"H2PING_EXPECT_C is set, but the compiled engine is not there: {reason}")
 
 
-REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers")
-"""Tests of whole processes over real sockets. On a machine that is busy with other work one of hundreds may miss a
+REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers", "unit")
+"""Tests of whole processes over real sockets, and the few of tests/unit that open some. On a machine that is busy with other work one of hundreds may miss a
 limit in time; it is run again, twice at most, and the report names it. What is wrong fails three times."""
 
 
