@@ -35,8 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers", "unit")
-"""Tests of whole processes over real sockets, and the few of tests/unit that open some. On a machine that is busy with other work one of hundreds may miss a
-limit in time; it is run again, twice at most, and the report names it. What is wrong fails three times."""
+"""Tests of whole processes over real sockets, and the few of tests/unit that open some. On a machine that is busy
+with other work one of hundreds may miss a limit in time; it is run again, twice at most, and the report names it.
+What is wrong fails three times."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
