@@ -211,6 +211,11 @@ MALFORMED_RESPONSE = _cause(
     "The response broke HTTP (RFC 9113 section 8.1.1): bad fields, wrong length or wrong frame order.",
     "Report it to the endpoint's operator with the detail.",
 )  # fmt: skip
+RESPONSE_HEAD_TOO_LARGE = _cause(
+    "response-head-too-large", 502,
+    "The head or the trailers of the response are larger than 64 KiB (or --max-header-bytes, where that is more).",
+    "Look at what the endpoint puts into its fields; raise --max-header-bytes if that is right.",
+)  # fmt: skip
 FLOOD = _cause(
     "flood", 502,
     "The upstream sent more control frames, header bytes or interim responses than any sane peer.",

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from tests.support.fake_clock import FakeClock
 
-from h2ping import config, errors
+from h2ping import config, errors, units
 from h2ping.errors import H2pingError, Processed, UpstreamError
 from h2ping.upstream import pool as pool_module
 from h2ping.upstream.pool import DIAL_ATTEMPTS, Pool, Slots, first_window
+from h2ping.upstream.wire import WireLimits
 
 
 class FakeConnection:
@@ -373,12 +374,30 @@ def test_an_idle_connection_is_closed_before_the_path_forgets_it(
     assert pool_module.idle_close(settings) == closes
 
 
-async def test_a_dial_that_ends_in_a_defect_does_not_stand_in_the_way_of_the_next(world: Any) -> None:
+async def test_a_dial_that_ends_in_a_defect_counts_as_failed_and_is_logged(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who wait get the next dial after the same delay, and their answer after as many."""
+    said: list[object] = []
+    monkeypatch.setattr("h2ping.log.defect", lambda text, error: said.append(error))
     w = world(max_conns="1")
-    await w.ask()
-    w.pool._dials.copy().pop().add_done_callback(asyncio.Task.exception)
-    w.dials.pop(0).set_exception(ZeroDivisionError())
-    await w.turn()
+    (waiter,) = await w.ask()
+    for dials in range(1, DIAL_ATTEMPTS + 1):
+        await w.fail(ZeroDivisionError())
+        assert len(said) == dials
+        w.clock.advance(pool_module.DIAL_DELAY_MAX)
+        await w.turn()
+    assert waiter.error.cause is errors.INTERNAL
+    assert waiter.error.processed is Processed.NEVER_SENT
     await w.ask()
     await w.connect()
-    assert len(w.served) == 2
+    assert len(w.served) == 1
+
+
+@pytest.mark.parametrize(("setting", "times"), [("1KiB", 1), ("64KiB", 1), ("65KiB", 2), ("1MiB", 16)])
+def test_longer_response_heads_are_taken_where_longer_requests_are(setting: str, times: int) -> None:
+    """All limits of a field section grow together, or the smallest would make the others void."""
+    limits = WireLimits(**pool_module.section_limits(units.parse_size(setting)))
+    assert limits.max_field_section_bytes == max(64 << 10, units.parse_size(setting))
+    assert limits.max_field_block_bytes == times * WireLimits.max_field_block_bytes
+    assert limits.max_continuations == times * WireLimits.max_continuations

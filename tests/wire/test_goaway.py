@@ -232,6 +232,17 @@ def test_a_request_whose_headers_never_left_was_never_sent(rig: Rig) -> None:
     assert (kept.failure.cause, kept.failure.detail) == (CONNECTION_LOST, "reset by the peer")
 
 
+def test_a_receiver_that_raises_keeps_no_other_from_hearing_that_all_is_over(rig: Rig) -> None:
+    """A defect in one request is that request's; what was raised comes out once all have heard."""
+    first, second, third = rig.open(), rig.open(), rig.open()
+    for ears in (first, second):
+        ears.hooks["failed"] = lambda ears: [][ears.stream.id]
+    with pytest.raises(IndexError):
+        rig.wire.abandon(UpstreamError(CONNECTION_LOST))
+    assert [ears.calls for ears in (first, second, third)] == [["failed"]] * 3
+    assert rig.wire.open_streams == 0
+
+
 def test_a_receiver_may_reset_another_stream_while_all_are_abandoned(rig: Rig) -> None:
     first, second = rig.open(), rig.open()
     first.hooks["failed"] = lambda ears: second.stream.reset(8)

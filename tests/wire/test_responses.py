@@ -9,6 +9,7 @@ import pytest
 from h2ping.errors import (
     FLOOD,
     MALFORMED_RESPONSE,
+    RESPONSE_HEAD_TOO_LARGE,
     STREAM_REFUSED,
     STREAM_RESET,
     Processed,
@@ -405,18 +406,19 @@ def test_interim_responses_without_end_fail_their_stream(rig: Rig) -> None:
 # --- field sections above the limit
 
 
-def test_a_field_section_above_the_limit_fails_its_stream_only(rig: Rig) -> None:
+@pytest.mark.parametrize("values", [480, 900], ids=["just above", "twice, and more than it as it comes"])
+def test_a_field_section_above_the_limit_fails_its_stream_only(rig: Rig, values: int) -> None:
     """RFC 9113 sections 6.5.2 and 10.5.1: the table keeps step, so the others go on."""
     ears, neighbour = rig.open(), rig.open()
-    block = rig.peer.block(STATUS, *[(f"x-{i}", "v" * 480) for i in range(128)])
+    block = rig.peer.block(STATUS, *[(f"x-{i}", "!" * values) for i in range(128)])
     pieces = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
     rig.serve(
         rig.peer.headers(1, block=pieces[0], end_headers=False),
         *[rig.peer.continuation(1, piece, end_headers=piece is pieces[-1]) for piece in pieces[1:]],
     )
     assert ears.calls == ["failed"]
-    assert ears.failure.cause is FLOOD
-    assert rig.resets() == [(1, ENHANCE_YOUR_CALM)]
+    assert ears.failure.cause is RESPONSE_HEAD_TOO_LARGE
+    assert rig.resets() == [(1, PROTOCOL_ERROR)]
     neighbour_is_well(rig, neighbour)
 
 
@@ -436,7 +438,7 @@ def test_a_small_block_that_unfolds_to_megabytes_fails_its_stream_only(rig: Rig)
     entry = rig.peer.block(STATUS, ("x-bomb", "v" * 3000))
     rig.serve(rig.peer.headers(1, block=entry + b"\xbe" * 10_000))
     assert ears.calls == ["failed"]
-    assert ears.failure.cause is FLOOD
+    assert ears.failure.cause is RESPONSE_HEAD_TOO_LARGE
     neighbour_is_well(rig, neighbour)
 
 

@@ -28,6 +28,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memmove
 
+from h2ping._fast.arena_py import STREAM_WINDOW_BYTES
+
 
 cdef extern from *:
     """
@@ -54,10 +56,7 @@ cdef extern from *:
     int arena_lowest_bit(unsigned int mask) noexcept
 
 
-STREAM_WINDOW_BYTES = 256 << 10
-"""What is reserved for a body that streams through: as much as is on its way while the upstream's window is open."""
-
-cdef int64_t WINDOW = 256 << 10
+cdef int64_t WINDOW = STREAM_WINDOW_BYTES
 cdef int64_t UNLIMITED_BYTES = 64 << 30     # address space of an arena without a limit; nothing of it is touched
 cdef int64_t LEAST_BYTES = 64 << 20
 cdef int64_t SLACK_BYTES = 256 << 20        # orphans are over and above the limit

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STREAM_WINDOW_BYTES = 256 << 10
-"""What is reserved for a body that streams through."""
+"""What is reserved for a body that streams through: as much as is on its way while the upstream's window is open."""
 
 BLOCK = 16_384
 HEADER = 9

@@ -95,7 +95,7 @@ cdef class Mux:
     cdef int64_t max_control_frames
     cdef int64_t max_queued_control_bytes
     cdef int64_t max_continuations
-    cdef int64_t max_field_section_bytes
+    cdef int64_t max_field_block_bytes
     cdef int64_t max_interim
     # --- out
     cdef Encoder encoder

@@ -42,6 +42,7 @@ from h2ping.errors import (
     GOAWAY_REFUSED,
     MALFORMED_RESPONSE,
     PROTOCOL_ERROR,
+    RESPONSE_HEAD_TOO_LARGE,
     STREAM_REFUSED,
     STREAM_RESET,
     Processed,
@@ -215,13 +216,13 @@ cdef class Mux:
         self.max_control_frames = limits.max_control_frames
         self.max_queued_control_bytes = limits.max_queued_control_bytes
         self.max_continuations = limits.max_continuations
-        self.max_field_section_bytes = limits.max_field_section_bytes
+        self.max_field_block_bytes = limits.max_field_block_bytes
         self.max_interim = limits.max_interim
         self.receive_window = self.connection_window_bytes
         self.send_window = DEFAULT_WINDOW
         self.initial_send_window = DEFAULT_WINDOW
         self.encoder = Encoder(classify)
-        self.decoder = Decoder(self.max_field_section_bytes)
+        self.decoder = Decoder(limits.max_field_section_bytes)
 
     def __dealloc__(self):
         free(self.payload)
@@ -346,6 +347,7 @@ cdef class Mux:
     def abandon(self, error):
         """See Wire."""
         cdef MuxStream stream
+        cdef object defect = None
         self.dead = True
         if self.data_stream is not None and not self.data_stream.complete:
             self.data_stream = None     # but one that was complete still gets its on_end
@@ -356,12 +358,16 @@ cdef class Mux:
             receiver = stream.receiver
             self.leave(stream)
             stream.unconsumed = 0
-            if not stream.complete:
-                if stream.id >= self.untaken_id:
-                    receiver.on_failed(UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT))
-                else:
-                    receiver.on_failed(error)
-            self.owner.on_stream_closed()
+            try:
+                if not stream.complete:
+                    if stream.id >= self.untaken_id:
+                        receiver.on_failed(UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT))
+                    else:
+                        receiver.on_failed(error)
+                self.owner.on_stream_closed()
+            except Exception as raised:     # a receiver's own; every other one must hear all the same
+                if defect is None:
+                    defect = raised
         while self.first_waiting is not None:   # by hand: the end of a long chain would recurse
             stream = self.first_waiting
             self.first_waiting = stream.next_waiting
@@ -369,6 +375,8 @@ cdef class Mux:
             stream.waiting = False
         self.last_waiting = None
         self.ending.clear()
+        if defect is not None:
+            raise defect
 
     # --- in: frames ------------------------------------------------------------------------------------------------
     cdef int feed(self, const uint8_t* at, Py_ssize_t size) except -1:
@@ -637,7 +645,7 @@ cdef class Mux:
         # Without a bound the peer makes us hold, or merely count, for ever.
         if (
             self.continuations > self.max_continuations
-            or <int64_t>self.block_fill > self.max_field_section_bytes
+            or <int64_t>self.block_fill > self.max_field_block_bytes
         ):
             raise connection_fault(CODE_ENHANCE_YOUR_CALM, "a field block without end", FLOOD)
         if not self.frame.flags & END_HEADERS:
@@ -684,8 +692,8 @@ cdef class Mux:
             error = UpstreamError(PROTOCOL_ERROR, "a frame after END_STREAM")
             return self.fail_stream(stream, CODE_STREAM_CLOSED, error)
         if fields is None:
-            error = UpstreamError(FLOOD, "a field section over SETTINGS_MAX_HEADER_LIST_SIZE")
-            return self.fail_stream(stream, CODE_ENHANCE_YOUR_CALM, error)
+            error = UpstreamError(RESPONSE_HEAD_TOO_LARGE, "a field section over SETTINGS_MAX_HEADER_LIST_SIZE")
+            return self.fail_stream(stream, CODE_PROTOCOL_ERROR, error)     # as if malformed (section 10.5.1)
         if stream.responded:
             return self.receive_trailers(stream, fields, end)
         return self.receive_head(stream, fields, end)

@@ -140,7 +140,6 @@ class Session(asyncio.Protocol):
         self.acks: list[bytes] = []
         self.log: list[tuple[str, int, int, int]] = []
         """Frames received, in order, as (type, flags, stream id, size), when `keep_frames` is set."""
-        self.peer_goaway: tuple[int, int] | None = None
         self.peer_settings: dict[int, int] = {}
         self.settings_acknowledged = 0
         self.last_id = 0
@@ -270,7 +269,6 @@ class Session(asyncio.Protocol):
         elif kind == FrameType.RST_STREAM:
             self._on_rst_stream(stream_id, payload)
         elif kind == FrameType.GOAWAY:
-            self.peer_goaway = frames.read_goaway(payload)
             self.origin.watch.changed()
         elif kind == FrameType.PUSH_PROMISE:
             self._broken(Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")

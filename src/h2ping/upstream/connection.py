@@ -269,8 +269,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self.settled.done():
             self.settled.set_exception(error)
             self.settled.exception()  # retrieved here, so that a dial that was given up does not warn
-        self.wire.abandon(error)
-        self._owner.on_lost(self)
+        try:
+            self.wire.abandon(error)
+        finally:
+            self._owner.on_lost(self)
 
 
 def describe(connection: Connection, now: float) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from h2ping.errors import (
     GOAWAY_REFUSED,
     MALFORMED_RESPONSE,
     PROTOCOL_ERROR,
+    RESPONSE_HEAD_TOO_LARGE,
     STREAM_REFUSED,
     STREAM_RESET,
     Processed,
@@ -209,14 +210,20 @@ class PlainWire:
     def abandon(self, error: UpstreamError) -> None:
         """See Wire."""
         self._dead = True
+        defect: Exception | None = None
         for stream in list(self._streams.values()):
             if stream.over:
                 continue  # reset by a receiver that heard before it
             self._leave(stream)
-            if not stream.complete:
-                never = UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT)
-                stream.receiver.on_failed(error if stream.id <= self._last_taken else never)
-            self._owner.on_stream_closed()
+            try:
+                if not stream.complete:
+                    never = UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT)
+                    stream.receiver.on_failed(error if stream.id <= self._last_taken else never)
+                self._owner.on_stream_closed()
+            except Exception as raised:  # a receiver's own; every other one must hear all the same
+                defect = defect or raised
+        if defect is not None:
+            raise defect
 
     # --- output
 
@@ -481,8 +488,10 @@ class PlainWire:
             return
         # RFC 9113 section 6.5.2: as SETTINGS_MAX_HEADER_LIST_SIZE counts.
         if sum(len(name) + len(value) + 32 for name, value in fields) > self.limits.max_field_section_bytes:
-            error = UpstreamError(FLOOD, "a field section over SETTINGS_MAX_HEADER_LIST_SIZE")
-            self._fail_stream(stream, ErrorCode.ENHANCE_YOUR_CALM, error)
+            error = UpstreamError(
+                RESPONSE_HEAD_TOO_LARGE, "a field section over SETTINGS_MAX_HEADER_LIST_SIZE"
+            )
+            self._fail_stream(stream, ErrorCode.PROTOCOL_ERROR, error)  # as if malformed (section 10.5.1)
             return
         end = bool(frame.flags & END_STREAM)
         try:

@@ -27,7 +27,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from h2ping import log
 from h2ping.clock import Deadlines
-from h2ping.errors import QUEUE_FULL, QUEUE_TIMEOUT, DownstreamError, H2pingError, UpstreamError
+from h2ping.errors import (
+    INTERNAL,
+    QUEUE_FULL,
+    QUEUE_TIMEOUT,
+    DownstreamError,
+    H2pingError,
+    Processed,
+    UpstreamError,
+)
 from h2ping.upstream.connection import Connection
 from h2ping.upstream.dial import dial
 from h2ping.upstream.keepalive import Cadence, Schedule
@@ -118,6 +126,17 @@ def first_window(max_memory: int) -> int:
     return min(WireLimits.stream_window_bytes, max(SMALLEST_WINDOW_BYTES, max_memory // UNREAD_RESPONSES))
 
 
+def section_limits(max_header_bytes: int) -> dict[str, int]:
+    """The WireLimits of a response's field sections, which grow with the setting where that is above the default."""
+    section = max(max_header_bytes, WireLimits.max_field_section_bytes)
+    times = -(-section // WireLimits.max_field_section_bytes)
+    return {
+        "max_field_section_bytes": section,
+        "max_field_block_bytes": times * WireLimits.max_field_block_bytes,
+        "max_continuations": times * WireLimits.max_continuations,
+    }
+
+
 class Pool:
     """The connections to one upstream."""
 
@@ -139,8 +158,7 @@ class Pool:
         self._on_round_trip = on_round_trip
         # --max-header-bytes is about requests; where it is raised, longer responses are taken too.
         self.limits = WireLimits(
-            stream_window_bytes=first_window(settings.max_memory),
-            max_field_section_bytes=max(settings.max_header_bytes, WireLimits.max_field_section_bytes),
+            stream_window_bytes=first_window(settings.max_memory), **section_limits(settings.max_header_bytes)
         )
         self._slots = Slots()
         self._usable = 0
@@ -317,22 +335,26 @@ class Pool:
     async def _attempt(self, ident: int) -> None:
         task = asyncio.current_task()
         assert task is not None
+        result: Connection | UpstreamError
         try:
-            connection = await dial(
+            result = await dial(
                 self._settings,
                 self._context,
                 lambda: Connection(ident, self, self._clock, self.cadence, self.limits),
             )
         except UpstreamError as error:
-            self._dials.discard(task)
-            self._on_dial_failed(error)
-        else:
-            self._dials.discard(task)
-            self._on_dialled(connection)
+            result = error
+        except Exception as error:  # those who wait must hear of it like of any other failure
+            log.defect("a dial ended in a defect", error)
+            result = UpstreamError(INTERNAL, type(error).__name__, processed=Processed.NEVER_SENT)
         finally:
             # Whatever it was: a dial that is over must not stand in the next one's way.
             self._dials.discard(task)
             self._settle_close()
+        if isinstance(result, UpstreamError):
+            self._on_dial_failed(result)
+        else:
+            self._on_dialled(result)
 
     def _on_dialled(self, connection: Connection) -> None:
         self._dial_error = None

@@ -168,7 +168,7 @@ class Splitter:
         # Without a bound the peer makes us hold, or merely count, for ever (CVE-2024-27316 and its kin).
         if (
             self._continuations > self._limits.max_continuations
-            or len(self._block) > self._limits.max_field_section_bytes
+            or len(self._block) > self._limits.max_field_block_bytes
         ):
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a field block without end", FLOOD)
         if not frame.flags & END_HEADERS:

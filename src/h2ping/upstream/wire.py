@@ -38,6 +38,9 @@ class WireLimits:
     """Receive window of the connection: a multiple of the stream's, so that one unread stream stalls itself only."""
     max_field_section_bytes: int = 64 << 10
     """SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113 section 6.5.2): names + values + 32 a field, of one field section."""
+    max_field_block_bytes: int = 256 << 10
+    """One field section as it comes, compressed. More than a section may hold, so that one which is too large costs
+    its stream only (RFC 9113 section 10.5.1); past this it is not even decoded, and the connection is lost."""
     max_continuations: int = 64
     """CONTINUATION frames in one field section."""
     max_interim: int = 16
@@ -166,7 +169,7 @@ class Wire(Protocol):
 
     def abandon(self, error: UpstreamError) -> None:
         """The connection is gone: every open stream gets `on_failed(error)`; one whose HEADERS `take_output` never
-        gave gets the same as NEVER_SENT."""
+        gave gets the same as NEVER_SENT. What a receiver raises comes out once all have heard."""
 
     def hold_data(self, held: bool) -> None:
         """While held, `take_output` gives control frames and HEADERS, no DATA (the transport is full)."""
