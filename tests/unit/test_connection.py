@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -320,3 +321,15 @@ async def test_output_is_written_once_a_turn() -> None:
         w.open()
     await asyncio.sleep(0)
     assert len(w.transport.writes) == 1
+
+
+async def test_a_lost_connection_lets_go_of_its_transport() -> None:
+    """TLS buffers of 300 KiB would stay until the collector next looks for cycles, which may be never."""
+    w = await World().connect()
+    w.open()
+    ends = weakref.ref(w.transport)
+    w.connection.abort()
+    w.connection.connection_lost(None)
+    del w.transport
+    assert ends() is None
+    assert w.lost == 1

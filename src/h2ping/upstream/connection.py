@@ -256,6 +256,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.lost:
             return
         self.lost = True
+        # Let go of it now, not when the collector next looks for cycles: TLS buffers are 300 KiB a connection.
+        self._transport = None
         if self._keepalive_timer is not None:
             self._keepalive_timer.cancel()
         error = self._fault
