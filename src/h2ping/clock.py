@@ -77,13 +77,17 @@ class Deadlines(Generic[KeyT]):
     def _fire(self) -> None:
         self._timer = None
         now = self._clock.now()
-        while self._due:
-            key, due = next(iter(self._due.items()))
-            if due > now:
-                self._timer = self._clock.call_later(due - now, self._fire)
-                return
-            del self._due[key]
-            self._on_expire(key)
+        try:
+            while self._due:
+                key, due = next(iter(self._due.items()))
+                if due > now:
+                    break
+                del self._due[key]
+                self._on_expire(key)
+        finally:
+            # Also when a callback raised: the deadlines of all others stand.
+            if self._due and self._timer is None:
+                self._timer = self._clock.call_later(max(next(iter(self._due.values())) - now, 0), self._fire)
 
     def close(self) -> None:
         """Forget every deadline."""

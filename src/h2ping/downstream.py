@@ -14,7 +14,7 @@ Theory of operation
 5. A response that was cut is never ended as if it were whole: no last chunk, and a reset where only the
    end of the connection would mark the end of the body.
 6. EOF while a response is owed is a client that left (`half_close` "cancel"), or one that still reads
-   ("wait").
+   ("wait"): then whatever request came whole is answered, and the connection ends after the last.
 7. A client that neither sends the body that it announced nor reads the response that it asked for is
    dropped after the idle time. One that is slow is not. Its next request waits until it has read.
 
@@ -96,6 +96,9 @@ class Exchange(Protocol):
     def on_client_gone(self) -> None:
         """Nobody is there to read the response. The last call."""
 
+    def on_held(self, size: int) -> None:
+        """The socket does not take what it was given, which keeps so many bytes of memory."""
+
     def on_writable(self) -> None:
         """The socket took what was written; also once after the response's end if it had not by then."""
 
@@ -111,8 +114,8 @@ class ClientContext:
     clients: set[Client]
     draining: bool = False
     program: str = "h2ping"
-    on_refused: Callable[[DownstreamError], None] | None = None
-    """Told of requests that were answered before they had an exchange."""
+    on_refused: Callable[[DownstreamError, bytes, bytes], None] | None = None
+    """Told of requests that were answered before they had an exchange; method and target as far as known."""
     linger_deadlines: Deadlines[Client] | None = None
     door: Door | None = None
     """Told of those who come and go."""
@@ -274,6 +277,8 @@ class Client(_Base):
         """asyncio.BaseProtocol."""
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
         self.transport = transport  # type: ignore[assignment]
+        # What the socket does not take is held, and counted as such from its first byte.
+        self.transport.set_write_buffer_limits(high=0)  # type: ignore[union-attr]
         self.context.clients.add(self)
         if self.context.door is not None:
             self.context.door.entered()
@@ -310,20 +315,47 @@ class Client(_Base):
     def eof_received(self) -> bool:
         """The client sends no more (RFC 9112 section 9.6). True keeps our half open."""
         self.eof = True
-        if self.context.half_close_waits:
-            if self.mode == client_py.WAIT and self.exchange is not None:
-                return True
-            if self.mode in (client_py.HEAD, client_py.WAIT) and self.held and b"\r\n\r\n" in self.held:
-                return True  # a pipelined request whose turn comes at the end of this turn of the loop
-        self.body = None
-        self.mode = client_py.CLOSED
-        self.flush()
-        self._leave()
+        if self.context.half_close_waits and self._has_work():
+            return True
+        self._forget_client()
         return False
+
+    def _has_work(self) -> bool:
+        """A whole request is here that is not answered."""
+        if self.exchange is not None and self.mode == client_py.WAIT:
+            return True
+        if self.exchange is not None and self.mode == client_py.HOLD:
+            # Of a chunked body that waits for memory the end is not known before it is read.
+            return self.remaining <= (len(self.held) if self.held else 0)
+        return self.mode in (client_py.HEAD, client_py.WAIT) and self._holds_a_head
+
+    @property
+    def _holds_a_head(self) -> bool:
+        """A pipelined request, whole or at least its head, waits for its turn."""
+        return self.held is not None and b"\r\n\r\n" in self.held
+
+    def _forget_client(self) -> None:
+        """Nobody reads any more; what was written already may still go."""
+        self.body = None
+        self.flush()
+        self.mode = client_py.CLOSED
+        self._leave()
+        if self.pending_bytes:
+            self.context.idle_deadlines.add(self)
+
+    def _check_for_more(self) -> None:
+        """A body that is not whole when everything that came is used, from a client that sends no more."""
+        if self.eof and self.body is not None and not self.stalled:
+            self._forget_client()
+            if self.transport is not None:
+                self.transport.close()
 
     def pause_writing(self) -> None:
         """asyncio.BaseProtocol: the socket takes no more for now."""
         self.write_paused = True
+        exchange = self.exchange or self.owed
+        if exchange is not None:
+            exchange.on_held(self.lent_bytes)
         if self.exchange is not None:
             self._watch_progress()
 
@@ -338,7 +370,7 @@ class Client(_Base):
         elif self.mode == client_py.WAIT and self.transport is not None:
             self._await_request()
             if not self.held and (self.context.draining or self.eof):
-                self._end()
+                self._end()  # else `_consume_later` does it
 
     def on_head_timeout(self) -> None:
         """A head was begun and not finished in time."""
@@ -391,10 +423,16 @@ class Client(_Base):
         self.flush()
         self.mode = client_py.CLOSED
         self.held = None
-        self.context.idle_deadlines.discard(self)
+        self._stop_waiting()
         if transport.get_write_buffer_size():
             self.context.idle_deadlines.add(self)
         transport.close()
+
+    def _stop_waiting(self) -> None:
+        """No request is expected any more, nor the rest of one."""
+        self.head_timed = False
+        self.context.idle_deadlines.discard(self)
+        self.context.head_deadlines.discard(self)
 
     def _linger(self) -> None:
         """Close our half and throw away what comes (rule 4)."""
@@ -410,7 +448,7 @@ class Client(_Base):
         self.held = None
         self.body = None
         self.stalled = False
-        self.context.idle_deadlines.discard(self)
+        self._stop_waiting()
         self.context.linger(self)
         transport.write_eof()
         self.regulate()
@@ -451,7 +489,7 @@ class Client(_Base):
             if self.max_body and request.content_length and request.content_length > self.max_body:
                 raise DownstreamError(BODY_TOO_LARGE, f"{request.content_length} bytes")
         except DownstreamError as error:
-            self.on_bad_input(error)
+            self.on_bad_input(error, raw)
             return
         if request.chunked:
             self.mode = client_py.HOLD
@@ -478,6 +516,7 @@ class Client(_Base):
             self.continue_sent = True
             self.send(_CONTINUE, len(_CONTINUE))
         self.consume()
+        self._check_for_more()
         if self.body is not None:
             self._watch_progress()
 
@@ -486,6 +525,7 @@ class Client(_Base):
         if self.stalled:
             self.stalled = False
             self.consume()
+            self._check_for_more()
 
     def on_body(self) -> None:
         if self.exchange is not None:
@@ -502,9 +542,10 @@ class Client(_Base):
         if self.exchange is not None:
             self.exchange.on_body_stalled()
 
-    def on_bad_input(self, error: DownstreamError) -> None:
-        """Answer what is not a request, or has ceased to be one, and end the connection."""
+    def on_bad_input(self, error: DownstreamError, head: bytes | None = None) -> None:
+        """Answer what is not a request, or has ceased to be one, and end the connection. `head`: if it was whole."""
         exchange, self.exchange = self.exchange, None
+        begun = head if head is not None else self.held
         self.body = None
         self.held = None
         self.stalled = False
@@ -516,7 +557,7 @@ class Client(_Base):
                 self._cut()
                 return
         elif self.context.on_refused is not None:
-            self.context.on_refused(error)
+            self.context.on_refused(error, *headers.request_line_of(begun or b""))
         answer = _inserted(error_response(error, self.request, self.context.program), _date_line())
         self.send(answer, len(answer))
         self._linger()
@@ -526,7 +567,12 @@ class Client(_Base):
     @property
     def will_close(self) -> bool:
         """The connection ends after this response."""
-        return self.closing or self.context.draining or self.eof or not self._can_go_on()
+        return self.closing or self.context.draining or self._is_last or not self._can_go_on()
+
+    @property
+    def _is_last(self) -> bool:
+        """The client sends no more, and nothing that it sent waits for its turn."""
+        return self.eof and not self._holds_a_head
 
     def _can_go_on(self) -> bool:
         request = self.request
@@ -618,12 +664,12 @@ class Client(_Base):
         return _inserted(head, more) if more else head
 
     def _finish_response(self) -> None:
-        exchange, self.exchange = self.exchange, None
+        self.owed, self.exchange = self.exchange, None
         self.flush()
-        if self.write_paused:
-            self.owed = exchange
+        if not self.write_paused:
+            self.owed = None
         unread = self.mode != client_py.WAIT
-        go_on = not self.closing and self._can_go_on() and not self.eof and not self.context.draining
+        go_on = not self.closing and self._can_go_on() and not self._is_last and not self.context.draining
         self.body = None
         self.request = None
         self.stalled = False

@@ -70,9 +70,9 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_instance", "_last_error",
-        "_left", "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking", "_window",
-        "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id",
+        "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_held", "_instance",
+        "_last_error", "_left", "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking",
+        "_window", "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id",
         "upstream_status",
     )  # fmt: skip
 
@@ -88,6 +88,8 @@ class Exchange:
         self._again_timer: Timer | None = None
         self._given_up = False
         self._uncredited = 0
+        self._held = 0
+        """Response bytes that were credited and yet not taken by the client's socket."""
         self._announced = -1
         """Content bytes that the response announced; -1: none or not yet."""
         self._window = instance.pool.limits.stream_window_bytes
@@ -274,6 +276,8 @@ class Exchange:
         size = len(data)
         self.bytes_out += size
         client = self._client
+        if client.write_paused:
+            data = bytes(data)  # a slice of what was received would keep all of that, uncounted
         client.send_data(data)
         stream = self._stream
         if stream is None:  # the client went away inside send_data
@@ -287,6 +291,11 @@ class Exchange:
                 more = min(self._window, WINDOW_MOST_BYTES - self._window)
                 stream.widen(more)
                 self._window += more
+
+    def on_held(self, size: int) -> None:
+        """The client's socket did not take what was written before it was known that it is slow."""
+        self._held += size
+        self._instance.memory.arena.charge(size)
 
     def on_writable(self) -> None:
         """The client's socket took what was written."""
@@ -423,9 +432,10 @@ class Exchange:
 
     def _give_credit(self) -> None:
         size, self._uncredited = self._uncredited, 0
-        if size:
-            self._instance.memory.arena.refund(size)
-            if self._stream is not None:
+        held, self._held = self._held, 0
+        if size or held:
+            self._instance.memory.arena.refund(size + held)
+            if size and self._stream is not None:
                 self._stream.credit(size)
 
     def _answer(self, error: UpstreamError | DownstreamError) -> None:

@@ -86,11 +86,6 @@ class Request:
     """The client accepts application/problem+json (RFC 9457)."""
     wants_trailers: bool
 
-    @property
-    def has_body(self) -> bool:
-        """Body bytes may follow the head."""
-        return self.chunked or bool(self.content_length)
-
 
 # --- the grammar of a head ----------------------------------------------------------------------------------
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
@@ -131,6 +126,21 @@ def check_head(raw: bytes) -> None:
             raise DownstreamError(VERSION_UNSUPPORTED)
         return
     raise DownstreamError(BAD_REQUEST, _fault_in(raw, line.end() if line else 0))
+
+
+def request_line_of(begun: bytes | bytearray) -> tuple[bytes, bytes]:
+    """Method and path of a head that was refused or never ended, for the log; empty where it does not say.
+
+    The authority of another form of target than a path may hold a password and is left out.
+    """
+    line = _REQUEST_LINE.match(begun)
+    if line is None:
+        return b"", b""
+    method, path = bytes(line[1]), bytes(line[2])
+    absolute = _ABSOLUTE.fullmatch(path)
+    if absolute is not None:
+        path = absolute[2] or b"/"
+    return method, path if path.startswith(b"/") or path == b"*" else b""
 
 
 def _fault_in(raw: bytes, fields_start: int) -> str:

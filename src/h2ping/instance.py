@@ -46,13 +46,13 @@ class Instance:
         """The factory that the listener's clients are given."""
         return Exchange(self, request, client)
 
-    def on_refused(self, error: DownstreamError) -> None:
+    def on_refused(self, error: DownstreamError, method: bytes, path: bytes) -> None:
         """A client was answered before its bytes became a request."""
         self.metrics.finished(error.cause.status, error.cause.token, 0.0)
         log.request_failed(
             self.settings,
             log.AccessRecord(
-                ident=None, method=b"", path=b"", status=error.cause.status,
+                ident=None, method=method, path=path, status=error.cause.status,
                 cause=error.cause.token, detail=error.detail,
             ),
         )  # fmt: skip

@@ -193,7 +193,7 @@ class AccessRecord:
     """One request, as its line tells it."""
 
     ident: int | str | None
-    """None, and an empty method and path, for what was refused before it became a request."""
+    """None for what was refused before it became a request; method and path may then be empty."""
     method: bytes
     path: bytes
     """The request's target; its query is cut off here, not by the caller."""

@@ -8,6 +8,7 @@ import h11
 import pytest
 
 from tests.support.client_bench import Bench
+from tests.support.fake_exchange import has_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +129,7 @@ def by_h2ping(engine: str, stream: bytes) -> tuple[bytes, bytes, bytes] | str | 
     exchange = bench.exchanges[0]
     if exchange.error is not None:
         return "refused"
-    if exchange.request.has_body and "end" not in exchange.heard:
+    if has_body(exchange.request) and "end" not in exchange.heard:
         return None
     return exchange.request.method, exchange.request.target, exchange.bytes
 

@@ -170,9 +170,6 @@ class Transport(FakeTransport):
     def selected_alpn_protocol(self) -> str:
         return "h2"
 
-    def set_write_buffer_limits(self, high: int, low: int) -> None:
-        pass
-
     def close(self) -> None:
         if not self.closed:
             self.loop.call_soon(self.protocol.connection_lost, None)

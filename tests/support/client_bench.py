@@ -42,7 +42,7 @@ class Bench:
             linger_deadlines=Deadlines(self.clock, 2, lambda client: client.on_linger_timeout()),
             clients=set(),
             program="h2ping",
-            on_refused=lambda error: self.refused.append(error.cause.token),
+            on_refused=lambda error, method, path: self.refused.append(error.cause.token),
         )
         self.context.call_soon = self.soon.append  # type: ignore[method-assign, assignment]
         client_class = downstream.CompiledClient if engine == "c" else downstream.PlainClient

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from h2ping.headers import Fields, Request
 
 
+def has_body(request: Request) -> bool:
+    """Body bytes may follow its head."""
+    return request.chunked or bool(request.content_length)
+
+
 class FakeExchange:
     """`heard` is the list of calls; the body goes to the arena, at once unless `hold_body`."""
 
@@ -26,6 +31,8 @@ class FakeExchange:
         self.body: Any = None
         self.bytes = b""
         """The body, taken out of the arena when it is complete."""
+        self.held = 0
+        """Bytes that it was told its client's socket does not take."""
         self.on_event: Callable[[str], None] = lambda event: None
         """Told of "end", "gone" and "writable"."""
         self._arena = arena
@@ -34,7 +41,7 @@ class FakeExchange:
 
     def start(self) -> None:
         self.heard.append("start")
-        if self.request.has_body and not self._hold_body:
+        if has_body(self.request) and not self._hold_body:
             self.admit()
 
     def admit(self) -> None:
@@ -70,7 +77,11 @@ class FakeExchange:
         self.heard.append("gone")
         self.on_event("gone")
 
+    def on_held(self, size: int) -> None:
+        self.held += size
+
     def on_writable(self) -> None:
+        self.held = 0
         self.heard.append("writable")
         self.on_event("writable")
 

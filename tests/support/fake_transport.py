@@ -30,6 +30,7 @@ class FakeTransport:
         self.closed = False
         self.aborted = False
         self.eof_written = False
+        self.limit = 65536
         self.socket = FakeSocket()
 
     @property
@@ -67,6 +68,9 @@ class FakeTransport:
 
     def resume_reading(self) -> None:
         self.paused = False
+
+    def set_write_buffer_limits(self, high: int, low: int = 0) -> None:
+        self.limit = high
 
     def get_write_buffer_size(self) -> int:
         return self.buffered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.support.fake_clock import FakeClock
 
 from h2ping.clock import Deadlines
@@ -73,3 +74,21 @@ def test_closed_deadlines_leave_no_timer() -> None:
     clock.advance(10)
     assert gone == []
     assert clock.pending == 0
+
+
+def test_a_callback_that_raises_costs_no_other_its_deadline() -> None:
+    clock = FakeClock()
+    gone: list[str] = []
+
+    def expire(key: str) -> None:
+        gone.append(key)
+        if key == "a":
+            raise RuntimeError
+
+    deadlines: Deadlines[str] = Deadlines(clock, 5.0, expire)
+    deadlines.add("a")
+    deadlines.add("b")
+    with pytest.raises(RuntimeError):
+        clock.advance(5)
+    clock.advance(1)
+    assert gone == ["a", "b"]

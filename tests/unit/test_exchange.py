@@ -90,6 +90,7 @@ class FakeClient:
         self.head = b""
         self.framing: headers.Framing | None = None
         self.data = b""
+        self.pieces: list[Any] = []
         self.interims: list[bytes] = []
         self.answered: bytes | None = None
         self.ended = False
@@ -109,6 +110,7 @@ class FakeClient:
 
     def send_data(self, data: Any) -> None:
         self.data += bytes(data)
+        self.pieces.append(data)
 
     def send_end(self, trailers: Any) -> None:
         self.ended = True
@@ -406,6 +408,21 @@ def test_credit_goes_back_when_the_clients_socket_took_the_bytes(make: Any) -> N
     w.client.write_paused = False
     exchange.on_writable()
     assert (w.stream.credited, w.arena.used) == (5, 0)
+
+
+def test_what_a_client_keeps_of_credited_bytes_is_counted_until_its_socket_took_them(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    exchange.on_data(memoryview(b"12345"))
+    w.client.write_paused = True
+    exchange.on_held(131_072)
+    exchange.on_data(memoryview(b"678"))
+    assert (w.stream.credited, w.arena.used) == (5, 131_075)
+    assert isinstance(w.client.pieces[-1], bytes), "a view would keep more than is counted"
+    w.client.write_paused = False
+    exchange.on_writable()
+    assert (w.stream.credited, w.arena.used) == (8, 0)
 
 
 def test_the_window_of_a_client_that_reads_grows_to_a_bound(make: Any) -> None:

@@ -47,6 +47,7 @@ cdef class ClientBytes:
     cdef public bint write_paused
     cdef list out                       # gathered in this turn of the loop
     cdef Py_ssize_t out_bytes
+    cdef list lent                      # what is being written just now
 
     cdef int use_held(self) except -1
     cdef bint take(self) except -1

@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcpy
 
 from h2ping._fast.arena cimport Body
 from h2ping._fast.heads cimport IS_HEX, IS_TOKEN, IS_VALUE, skip
+from h2ping._fast.segment cimport SEGMENT_BYTES, Slice
 
 from h2ping.errors import BAD_REQUEST, BODY_TOO_LARGE, DownstreamError
 
@@ -450,12 +451,28 @@ cdef class ClientBytes:
         self.out_bytes = 0
         if self.transport is None:
             return
+        if 1 < len(out) and size <= JOIN_BYTES:
+            out = [b"".join(out)]
+        self.lent = out
         if len(out) == 1:
             self.transport.write(out[0])
-        elif size <= JOIN_BYTES:
-            self.transport.write(b"".join(out))
         else:
             self.transport.writelines(out)
+        self.lent = None
+
+    @property
+    def lent_bytes(self):
+        """Memory that the write in progress keeps if the socket does not take it: slices keep their segment."""
+        cdef Py_ssize_t total = 0
+        cdef Slice piece
+        segments = set()
+        for each in self.lent or ():
+            if type(each) is Slice:
+                piece = each
+                segments.add(<size_t><void*>piece.segment)
+            else:
+                total += len(each)
+        return total + <Py_ssize_t>len(segments) * SEGMENT_BYTES
 
     @property
     def pending_bytes(self):

@@ -21,7 +21,7 @@ It does not know requests, causes other than a bad framing, or when a connection
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from h2ping.errors import BAD_REQUEST, BODY_TOO_LARGE, DownstreamError
 
@@ -69,11 +69,47 @@ _TRAILER_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([\t\x20-\x7e\x80-\
 _CHUNK_START = re.compile(rb"[0-9A-Fa-f]")
 
 
-class ClientBytes:
+class Decisions(Protocol):
+    """What `ClientBytes` leaves to its subclass."""
+
+    __slots__ = ()
+
+    def on_head(self, raw: bytes) -> None:
+        """A whole head, from its request line to its empty line."""
+
+    def on_partial_head(self, held: bytearray, start: int) -> bool:
+        """A head has begun; bytes from `start` on are new. False: it is refused."""
+
+    def on_body(self) -> None:
+        """Body bytes were committed."""
+
+    def usable_trailers(self, trailers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]] | None:
+        """Those that may go up."""
+
+    def on_body_end(self, trailers: list[tuple[bytes, bytes]] | None) -> None:
+        """The body is complete."""
+
+    def on_body_stalled(self) -> None:
+        """There is no room for the next body byte."""
+
+    def on_discarded(self) -> None:
+        """The rest of an unwanted body is read."""
+
+    def on_bad_input(self, error: DownstreamError) -> None:
+        """What came cannot be read as HTTP/1.1."""
+
+    def on_sink_full(self) -> None:
+        """More came after the end than is borne."""
+
+    def schedule_flush(self) -> None:
+        """Call `flush` at the end of this turn of the loop."""
+
+
+class ClientBytes(Decisions):
     """Input and output of one client connection; a BufferedProtocol, made for subclassing."""
 
     __slots__ = (
-        "_excess", "_left", "_out", "_out_bytes", "_scanned", "_trailer_bytes", "_trailers", "body",
+        "_excess", "_left", "_lent", "_out", "_out_bytes", "_scanned", "_trailer_bytes", "_trailers", "body",
         "framing", "held", "max_body", "mode", "paused", "remaining", "stalled", "transport", "write_paused",
     )  # fmt: skip
 
@@ -95,50 +131,10 @@ class ClientBytes:
         self._excess = 0
         self._trailers: list[tuple[bytes, bytes]] = []
         self._trailer_bytes = 0
-        self._out: list[object] = []
+        self._out: list[memoryview | bytes] = []
+        self._lent: list[memoryview | bytes] = []
+        """What is being written just now."""
         self._out_bytes = 0
-
-    # --- what the subclass decides --------------------------------------------------------------------------
-
-    def on_head(self, raw: bytes) -> None:
-        """A whole head, from its request line to its empty line."""
-        raise NotImplementedError
-
-    def on_partial_head(self, held: bytearray, start: int) -> bool:
-        """A head has begun; bytes from `start` on are new. False: it is refused."""
-        raise NotImplementedError
-
-    def on_body(self) -> None:
-        """Body bytes were committed."""
-        raise NotImplementedError
-
-    def usable_trailers(self, trailers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]] | None:
-        """Those that may go up."""
-        raise NotImplementedError
-
-    def on_body_end(self, trailers: list[tuple[bytes, bytes]] | None) -> None:
-        """The body is complete."""
-        raise NotImplementedError
-
-    def on_body_stalled(self) -> None:
-        """There is no room for the next body byte."""
-        raise NotImplementedError
-
-    def on_discarded(self) -> None:
-        """The rest of an unwanted body is read."""
-        raise NotImplementedError
-
-    def on_bad_input(self, error: DownstreamError) -> None:
-        """What came cannot be read as HTTP/1.1."""
-        raise NotImplementedError
-
-    def on_sink_full(self) -> None:
-        """More came after the end than is borne."""
-        raise NotImplementedError
-
-    def schedule_flush(self) -> None:
-        """Call `flush` at the end of this turn of the loop."""
-        raise NotImplementedError
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -355,7 +351,7 @@ class ClientBytes:
 
     # --- out ------------------------------------------------------------------------------------------------
 
-    def send(self, data: object, size: int) -> None:
+    def send(self, data: memoryview | bytes, size: int) -> None:
         """Write `data`, at the end of this turn of the loop at the latest."""
         if self.mode == CLOSED:
             return
@@ -387,12 +383,19 @@ class ClientBytes:
         size, self._out_bytes = self._out_bytes, 0
         if not out or self.transport is None:
             return
+        if size <= JOIN_BYTES and len(out) > 1:
+            out = [b"".join(out)]
+        self._lent = out
         if len(out) == 1:
-            self.transport.write(out[0])  # type: ignore[arg-type]
-        elif size <= JOIN_BYTES:
-            self.transport.write(b"".join(out))  # type: ignore[arg-type]
+            self.transport.write(out[0])
         else:
-            self.transport.writelines(out)  # type: ignore[arg-type]
+            self.transport.writelines(out)
+        self._lent = []
+
+    @property
+    def lent_bytes(self) -> int:
+        """Memory that the write in progress keeps if the socket does not take it."""
+        return sum(len(piece) for piece in self._lent)
 
     @property
     def pending_bytes(self) -> int:
