@@ -1,8 +1,8 @@
 """Wiring, listeners, signals, and the order of starting and draining. Nothing per request.
 
 Order of a start: check everything, bind every listener, then the ready files, then the log line.
-Order of a stop: close the listeners, let requests finish under one deadline, cut the rest, close the upstream's
-connections, remove the ready files, say `stopped`. A second signal stops at once.
+Order of a stop: close the listeners, let requests finish and clients read their responses under one deadline, cut
+the rest, close the upstream's connections, remove the ready files, say `stopped`. A second signal stops at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from h2ping._fast import IMPLEMENTATION, Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.door import Door
-from h2ping.downstream import ClientContext, make_client
+from h2ping.downstream import Client, ClientContext, make_client
 from h2ping.errors import ConfigError
 from h2ping.instance import Instance
 from h2ping.memory import Memory
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 BACKLOG = 8192
 """Connections that the kernel accepts for us while the loop is busy; a burst of thousands must not see SYN drops.
 The kernel caps it at net.core.somaxconn."""
+CUT_PATIENCE = 0.2
+"""Seconds after the grace in which the answers to what was cut may leave: they are short, and clients are on this
+machine."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -86,6 +89,29 @@ def bind(listen: Address) -> socket.socket:
     return sock
 
 
+class Clients(set[Client]):
+    """Those of one listener, and the news when one goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = asyncio.Event()
+
+    def discard(self, client: object) -> None:
+        """The client's connection is gone."""
+        super().discard(client)
+        self._left.set()
+
+    def unread(self) -> int:
+        """How many have not taken the end of a response yet."""
+        return sum(1 for client in self if client.exchange is None and client.pending_bytes)
+
+    async def until_read(self) -> None:
+        """Return once all have; while draining each goes when it has."""
+        while self.unread():
+            self._left.clear()
+            await self._left.wait()
+
+
 class Listener:
     """One instance, its listener and its clients."""
 
@@ -93,6 +119,7 @@ class Listener:
         settings = instance.settings
         self.instance = instance
         self.address = str(settings.listen)
+        self.clients = Clients()
         self.context = ClientContext(
             settings=settings,
             exchanges=instance.make_exchange,
@@ -102,7 +129,7 @@ class Listener:
             idle_deadlines=Deadlines(
                 clock, settings.client_idle_timeout, lambda client: client.on_idle_timeout()
             ),
-            clients=set(),
+            clients=self.clients,
             draining=False,
             program=settings.program,
             on_refused=instance.on_refused,
@@ -119,11 +146,21 @@ class Listener:
         self.context.draining = True
         if self.context.door is not None:
             self.context.door.close()
-        for client in list(self.context.clients):
+        for client in list(self.clients):
             client.on_drain()
 
+    @property
+    def in_flight(self) -> int:
+        """Requests without an outcome, and responses that their clients are still reading."""
+        return len(self.instance.exchanges) + self.clients.unread()
+
+    async def until_finished(self) -> None:
+        """Return once every request has its outcome and every client its response."""
+        await self.instance.until_empty()
+        await self.clients.until_read()
+
     def cut_clients(self) -> None:
-        for client in list(self.context.clients):
+        for client in list(self.clients):
             client.abort()
 
 
@@ -220,29 +257,24 @@ class Server:
     async def _drain(self, listeners: Sequence[Listener]) -> None:
         grace = self._grace
         if self._sockets is None:
-            log.draining(grace, sum(len(each.instance.exchanges) for each in listeners))
+            log.draining(grace, sum(each.in_flight for each in listeners))
         for listener in listeners:
             listener.close()
         self._stop.clear()
         again = asyncio.ensure_future(self._stop.wait())
-        empty = asyncio.ensure_future(_until_empty(listeners))
-        await asyncio.wait([empty, again], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        if not empty.done():
+        finished = asyncio.ensure_future(_until_finished(listeners))
+        await asyncio.wait([finished, again], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
             why = "a second signal" if again.done() else None
-            cut = sum(listener.instance.cut_all() for listener in listeners)
+            unread = sum(each.clients.unread() for each in listeners)
+            cut = unread + sum(each.instance.cut_all() for each in listeners)
             log.drain_incomplete(cut, grace, why)
+            await asyncio.wait([finished], timeout=CUT_PATIENCE)
+            finished.cancel()
         again.cancel()
-        await empty
-        # The last responses leave with the client connections that carry them.
-        await asyncio.gather(*(self._close_instance(listener) for listener in listeners))
-
-    async def _close_instance(self, listener: Listener) -> None:
-        await listener.instance.close()
-        for _ in range(10):
-            if not any(client.pending_bytes for client in listener.context.clients):
-                break
-            await asyncio.sleep(0.02)
-        listener.cut_clients()
+        for each in listeners:
+            await each.instance.close()
+            each.cut_clients()
 
     def _watch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -260,9 +292,9 @@ class Server:
         self._stop.set()
 
 
-async def _until_empty(listeners: Sequence[Listener]) -> None:
+async def _until_finished(listeners: Sequence[Listener]) -> None:
     for listener in listeners:
-        await listener.instance.until_empty()
+        await listener.until_finished()
 
 
 def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> dict[str, object]:
@@ -282,7 +314,7 @@ def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> di
                 "name": listener.instance.settings.name,
                 "listen": listener.address,
                 "upstream": listener.instance.settings.upstream.url,
-                "clients": len(listener.context.clients),
+                "clients": len(listener.clients),
                 "requests": len(listener.instance.exchanges),
                 "waiting": listener.instance.pool.waiting,
                 "dialled": listener.instance.pool.dialled,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cases.timing import SOON
+from tests.cases.timing import ABSENCE, SOON
 from tests.support.framing import Code, Kind
 
 if TYPE_CHECKING:
@@ -37,6 +38,32 @@ async def test_sigterm_lets_the_request_in_flight_finish(stage: Stage) -> None:
     answered = client.time()
     assert await proxy.exited() == 0
     assert client.time() - answered < SOON
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["reads in the end", "never reads"])
+async def test_a_client_that_reads_late_gets_its_whole_response(stage: Stage, reads: bool) -> None:
+    """What the sockets did not take when the upstream was done is a request in flight, too."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin, "--access-log", f"--shutdown-grace={'10s' if reads else '600ms'}")
+    client = await stage.client(proxy, receive_buffer_bytes=4096)
+    client.request("GET", "/")
+    request = await origin.request(1)
+    before = request.conn.send_window
+    request.head(200)
+    pouring = asyncio.ensure_future(request.pour(bytes(25_000_000)))
+    await request.conn.standstill(ABSENCE)  # the sockets are full, and so is the stream's window
+    pouring.cancel()
+    size = before - request.conn.send_window
+    request.data(b"", end=True)
+    head = await client.head()
+    await proxy.logged("request: GET")
+    proxy.process.send_signal(signal.SIGTERM)
+    await proxy.logged("shutdown requested")
+    if reads:
+        await request.conn.standstill(ABSENCE)  # longer than an answer of a few bytes takes to leave
+        assert len((await client.finish(head)).body) == size
+    assert await proxy.exited() == 0
+    assert ("1 request was cut" in proxy.log) is not reads
 
 
 async def _connect_until_refused(stage: Stage, proxy: Proxy) -> None:
