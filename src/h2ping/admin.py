@@ -17,13 +17,11 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from h2ping import log, metrics
-from h2ping.errors import ConfigError
-from h2ping.lifecycle import port_holder
+from h2ping.lifecycle import cannot_bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,11 +77,7 @@ class Admin:
                 lambda: Visit(self), self._listen.host or None, self._listen.port, backlog=MOST_CONNECTIONS
             )
         except OSError as error:
-            reason = error.strerror or str(error)
-            if error.errno == errno.EADDRINUSE:
-                holder = port_holder(self._listen)
-                reason = "address already in use" + (f" (held by {holder})" if holder else "")
-            raise ConfigError("", log.cannot_bind(self._listen, reason)) from None
+            raise cannot_bind(self._listen, error) from None
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

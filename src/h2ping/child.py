@@ -99,13 +99,17 @@ class Running:
         deadline = time.monotonic() + self._startup_timeout
         while not ready.exists():
             if self._process.poll() is not None:
-                raise StartError(f"h2ping exited with code {self._process.returncode}:\n{self.tail()}")
+                raise self._not_started(f"h2ping exited with code {self._process.returncode}")
             if time.monotonic() >= deadline:
-                raise StartError(f"h2ping was not ready after {self._startup_timeout:g} s:\n{self.tail()}")
+                raise self._not_started(f"h2ping was not ready after {self._startup_timeout:g} s")
             time.sleep(READY_POLL)
         self.listening = _LISTENING.findall(self.log())
         if not self.listening:
-            raise StartError(f"h2ping did not say where it listens (log level?):\n{self.tail()}")
+            raise self._not_started("h2ping did not say where it listens (log level?)")
+
+    def _not_started(self, what: str) -> StartError:
+        """With the end of the log, unless that is shown where it is echoed to."""
+        return StartError(what if self._echo is not None else f"{what}:\n{self.tail()}")
 
     def stop(self, timeout: float | None = -1.0) -> int | None:
         """Let requests in flight finish, then kill. Returns the exit code; repeating it does nothing."""

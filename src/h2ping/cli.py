@@ -26,7 +26,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "config": ("h2ping.show:config_command", "print each effective value and where it came from"),
     "causes": ("h2ping.show:causes_command", "what the causes in log lines and answers mean, what to do"),
     "demo": ("h2ping.lab.cli:demo", "the same slow calls straight and through h2ping, on a simulated path"),
-    "lab": ("h2ping.lab.cli:lab", "the path, simulated; with trace, proof or memory: a run that must hold"),
+    "lab": (
+        "h2ping.lab.cli:lab",
+        "the path, simulated; with trace, proof, memory or soak: a run that must hold",
+    ),
     "env": (
         "h2ping.shell:main",
         'for eval "$(h2ping env https://HOST)": a proxy for this shell, OPENAI_BASE_URL',

@@ -18,7 +18,6 @@ module is not `ray`, because a script's folder is the first place where Python l
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -30,10 +29,13 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from h2ping.arguments import parse_arguments
 from h2ping.child import STOP_TIMEOUT, Running
 from h2ping.errors import ConfigError, H2pingError
+from h2ping.options import Parser
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Sequence
 
 NAMESPACE = "h2ping"
@@ -258,7 +260,7 @@ def main(argv: list[str]) -> int:
     if not argv or argv[0] not in ("up", "down", "status") or {"-h", "--help"} & set(argv):
         print(_USAGE, end="")
         return 0 if {"-h", "--help"} & set(argv) else 2
-    parser = argparse.ArgumentParser(prog=f"h2ping ray {argv[0]}", add_help=False, allow_abbrev=False)
+    parser = Parser(prog=f"h2ping ray {argv[0]}", add_help=False)
     parser.add_argument("--address", default=os.environ.get("RAY_ADDRESS") or "auto")
     parser.add_argument("--nodes", default="")
     parser.add_argument("--foreground", action="store_true")
@@ -266,6 +268,7 @@ def main(argv: list[str]) -> int:
     options, flags = parser.parse_known_args(argv[1:])
     if flags and argv[0] != "up":
         raise ConfigError(flags[0], f"is not a flag of h2ping ray {argv[0]}", exit_code=2)
+    parse_arguments(flags)  # a mistake is told here once, and not by an actor on every node
     try:
         return _connected(argv[0], options, flags)
     except H2pingError as error:

@@ -7,6 +7,7 @@ read: a taken port has no name there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -133,6 +134,16 @@ def exit_with_parent(on_gone: Callable[[], object]) -> ParentWatch | None:
 
 
 # --- ports and files ------------------------------------------------------------------------------
+
+
+def cannot_bind(address: Address, error: OSError) -> ConfigError:
+    """The error for a listener that could not be had, with the holder of a taken port where it can be seen."""
+    # asyncio words the error itself, with the address in it; the number has the system's own words.
+    code = error.errno or 0
+    reason = os.strerror(code).lower() if code > 0 else error.strerror or str(error)
+    if code == errno.EADDRINUSE and (holder := port_holder(address)):
+        reason += f" (held by {holder})"
+    return ConfigError("", log.cannot_bind(address, reason))
 
 
 def port_holder(address: Address) -> str | None:

@@ -11,13 +11,17 @@ Five deaths in a row within ten seconds of their starts stop the command.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from h2ping import foreground
+from h2ping.arguments import parse_arguments
 from h2ping.child import Running, StartError, environment
+from h2ping.config import PROGRAM
 from h2ping.errors import ConfigError, H2pingError
+from h2ping.sources import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +46,8 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["-h"], ["-help"], ["--help"]):
         print(_USAGE, end="")
         return 0
-    own, command = _split(argv)
     try:
-        return run(own, command)
+        return run(*_split(argv))
     except H2pingError as error:
         print(f"h2ping node: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
@@ -63,6 +66,9 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def run(flags: list[str], command: list[str]) -> int:
+    # What the proxy would refuse is told once, and as what it is: a mistake in our own command line.
+    arguments = parse_arguments(flags)
+    load(arguments.values, os.environ, PROGRAM, arguments.config)
     proxy = Running(flags, stop_timeout=None, echo=sys.stderr)
     proxy.start()
     try:

@@ -8,7 +8,6 @@ the rest, close the upstream's connections, remove the ready files, say `stopped
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import signal
 import socket
@@ -20,7 +19,6 @@ from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.door import Door
 from h2ping.downstream import Client, ClientContext, make_client
-from h2ping.errors import ConfigError
 from h2ping.instance import Instance
 from h2ping.memory import Memory
 from h2ping.metrics import Metrics
@@ -80,11 +78,7 @@ def bind(listen: Address) -> socket.socket:
             dualstack_ipv6=both,
         )
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        reason = "address already in use" if taken else error.strerror or str(error)
-        holder = lifecycle.port_holder(listen) if taken else None
-        held = f" (held by {holder})" if holder else ""
-        raise ConfigError("", log.cannot_bind(listen, reason + held)) from None
+        raise lifecycle.cannot_bind(listen, error) from None
     sock.setblocking(False)
     return sock
 

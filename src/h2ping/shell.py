@@ -8,7 +8,6 @@ exports, for a proxy that systemd or somebody else runs.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from h2ping.address import Address, Upstream
 from h2ping.child import openai_url, reachable
 from h2ping.errors import ConfigError
+from h2ping.options import Parser
 
 READY_TRIES = 150
 """Tenths of a second until the shell gives up waiting."""
@@ -38,7 +38,7 @@ fi
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="h2ping env",
         description='Print shell text that starts a proxy and exports OPENAI_BASE_URL: eval "$(h2ping env '
         'https://HOST)". The proxy is a background job of the shell and ends with it.',
@@ -56,11 +56,14 @@ def text(upstream: str, listen: str, flags: list[str], *, start: bool) -> str:
     """What the shell evaluates. POSIX sh, so that bash, zsh and dash all take it."""
     try:
         origin = Upstream.parse(upstream if "://" in upstream else f"https://{upstream}")
+    except ValueError as error:
+        raise ConfigError("UPSTREAM", str(error), exit_code=2) from None
+    try:
         address = Address.parse(listen)
         if address.port == 0:
             raise ValueError("needs a port: the shell must know it before the proxy has picked one")
     except ValueError as error:
-        raise ConfigError("h2ping env", str(error), exit_code=2) from None
+        raise ConfigError("--listen", str(error), exit_code=2) from None
     base = openai_url(f"http://{reachable(str(address))}", origin.url)
     lines = ""
     if start:

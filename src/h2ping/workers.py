@@ -32,6 +32,7 @@ from h2ping.clock import LoopClock
 from h2ping.errors import ConfigError
 from h2ping.metrics import Metrics
 from h2ping.server import STOP_SIGNALS, Server, bind, run_loop
+from h2ping.upstream.dial import tls_context
 
 if TYPE_CHECKING:
     import socket
@@ -131,6 +132,8 @@ class Supervisor:
         try:
             if main.exit_with_parent:
                 watch = lifecycle.exit_with_parent(self._on_parent_gone)
+            for settings in self._settings:
+                tls_context(settings)  # a CA file that cannot be used is told once, and not by every worker
             self._sockets = [bind(settings.listen) for settings in self._settings]
             if admin is not None:
                 await admin.start()

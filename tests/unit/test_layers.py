@@ -36,6 +36,7 @@ LAYERS: list[set[str]] = [
         "foreground",
         "sources",
         "arguments",
+        "options",
         "upstream.response",
         "upstream.splitter",
         "upstream.plain_stream",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from h2ping.address import Address
 from h2ping.errors import ConfigError, H2pingError
 from h2ping.gym import bootstrap, locate, overlay, report, sidecar
+from h2ping.options import Parser, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def own_program() -> list[str]:
 
 def _launch(argv: list[str]) -> int:
     own, command = _split(argv)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="h2ping gym",
         description=_ABOUT,
         usage="h2ping gym [--way auto|hooks|overlay] -- gym env start ...\n"
@@ -71,7 +72,7 @@ def _launch(argv: list[str]) -> int:
 
 def _check(argv: list[str]) -> int:
     own, command = _split(argv)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="h2ping gym check",
         description="Check the sidecar block and show each URL that would be rewritten. Starts nothing. "
         "Without a command it checks what `gym env start` would read here.",
@@ -131,7 +132,7 @@ exec {program} gym -- gym "$@"
 
 
 def _shim(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="h2ping gym shim",
         description="Write DIR/gym: the real gym under `h2ping gym`. Put DIR first on PATH for tools that "
         "start `gym` themselves, such as the Helix Gym runner.",
@@ -160,19 +161,20 @@ def _installed_program() -> list[str]:
 
 
 def _config(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="h2ping gym config", description="Print a sidecar block for env.yaml, ready to paste."
     )
     parser.add_argument("upstreams", metavar="UPSTREAM", nargs="+", help="https://HOST, as in your base URLs")
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", default="127.0.0.1:1250", help="of the first instance"
+        "--listen",
+        type=option(Address.parse),
+        metavar="HOST:PORT",
+        default="127.0.0.1:1250",
+        help="of the first instance",
     )
     parser.add_argument("--binary", metavar="PATH", nargs="?", const="", help="also name the program")
     options = parser.parse_args(argv)
-    try:
-        first = Address.parse(options.listen)
-    except ValueError as error:
-        raise ConfigError("--listen", str(error), exit_code=2) from None
+    first: Address = options.listen
     lines = ["sidecar:", "  enabled: true"]
     if options.binary is not None:
         path = (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import signal
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
+from h2ping import lifecycle
+from h2ping.address import Address
 from h2ping.lab import crowd, proof, rollout, soak
 from h2ping.lab.demo import Board, Plan, as_json, verdict
 from h2ping.lab.demo import run as run_demo
@@ -17,9 +18,10 @@ from h2ping.lab.proxy import ProxyDied
 from h2ping.lab.relay import MODES, Relay
 from h2ping.lab.script import Script
 from h2ping.lab.trace import FAST, JUDGE, Scale
-from h2ping.units import parse_duration, parse_size
+from h2ping.options import Parser, count, count_or_none, duration, factor, option, port, share, size
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Coroutine, Sequence
 
     from h2ping.lab.report import Report
@@ -27,19 +29,17 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 INTERRUPTED = 130
-WANTED_FILES = 16_384
-"""Sockets of 2,000 calls on both sides of everything, with room."""
 
 
 def demo(argv: Sequence[str]) -> int:
     """`h2ping demo`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="h2ping demo",
         description="The same slow calls straight and through h2ping, over a simulated path that cuts what "
         "is silent for 3 s. No network, no account, about ten seconds. Exit code 0: every straight call died "
         "and every call through h2ping lived.",
     )
-    parser.add_argument("--calls", type=_count, default=8, help="calls on each side (default 8)")
+    parser.add_argument("--calls", type=count, default=8, help="calls on each side (default 8)")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of the picture")
     options = parser.parse_args(argv)
 
@@ -52,8 +52,8 @@ def demo(argv: Sequence[str]) -> int:
 
 
 def lab(argv: Sequence[str]) -> int:
-    """`h2ping lab`, `h2ping lab trace`, `h2ping lab proof`, `h2ping lab memory`."""
-    parser = argparse.ArgumentParser(
+    """`h2ping lab`, alone or with a command."""
+    parser = Parser(
         prog="h2ping lab",
         description="The path, simulated: an HTTP/2 origin with an OpenAI-like endpoint behind a relay with "
         "the timers of the real path. Without a command it runs in the foreground. Times are seconds of the "
@@ -68,7 +68,7 @@ def lab(argv: Sequence[str]) -> int:
     _add_memory(commands.add_parser("memory", help="2,000 calls of 512 KiB under a limit of 256 MiB"))
     _add_soak(commands.add_parser("soak", help="minutes of judge calls while everything breaks at random"))
     options = parser.parse_args(argv)
-    _raise_file_limit()
+    lifecycle.raise_file_limit()  # sockets of thousands of calls on both sides of everything
     if options.command == "trace":
         return _report(options, lambda tell: rollout.run(_trace_plan(options), tell))
     if options.command == "proof":
@@ -93,45 +93,49 @@ def lab(argv: Sequence[str]) -> int:
 
 
 def _add_foreground(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, default=0, help="port of the relay (default: a free one)")
-    parser.add_argument(
-        "--idle-cut", type=_duration, default=340.0, metavar="D", help="default 340s; 0 never"
-    )
+    parser.add_argument("--port", type=port, default=0, help="port of the relay (default: a free one)")
+    parser.add_argument("--idle-cut", type=duration, default=340.0, metavar="D", help="default 340s; 0 never")
     parser.add_argument("--mode", choices=MODES, default="rst", help="how the relay cuts (default rst)")
     parser.add_argument(
-        "--max-age", type=_duration, default=3600.0, metavar="D", help="GOAWAY at this age (3600s)"
+        "--max-age", type=duration, default=3600.0, metavar="D", help="GOAWAY at this age (3600s)"
     )
     parser.add_argument(
-        "--max-requests", type=int, default=10_000, metavar="N", help="GOAWAY after N (10000)"
+        "--max-requests", type=count_or_none, default=10_000, metavar="N", help="GOAWAY after N (10000)"
     )
     parser.add_argument(
-        "--max-streams", type=int, default=128, metavar="N", help="streams per connection (128)"
+        "--max-streams", type=count, default=128, metavar="N", help="streams per connection (128)"
     )
     parser.add_argument(
-        "--goaway-every", type=int, default=0, metavar="N", help="refuse every n-th by GOAWAY"
+        "--goaway-every", type=count_or_none, default=0, metavar="N", help="refuse every n-th by GOAWAY"
     )
-    parser.add_argument("--refuse-every", type=int, default=0, metavar="N", help="... by REFUSED_STREAM")
+    parser.add_argument(
+        "--refuse-every", type=count_or_none, default=0, metavar="N", help="... by REFUSED_STREAM"
+    )
     parser.add_argument("--ignore-pings", action="store_true", help="never answer a PING")
     parser.add_argument("--http1", action="store_true", help="speak HTTP/1.1 to clients that offer only that")
     parser.add_argument(
-        "--delay", default="0", metavar="D|judge|fast", help="time until an answer begins, or a distribution"
+        "--delay",
+        type=option(_delay),
+        default="0",
+        metavar="D|judge|fast",
+        help="time until an answer begins, or a distribution",
     )
-    parser.add_argument("--scale", type=_factor, default=1.0, metavar="N", help="divide every time by N")
+    parser.add_argument("--scale", type=factor, default=1.0, metavar="N", help="divide every time by N")
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     plan = rollout.Plan()
-    parser.add_argument("--calls", type=_count, default=plan.calls, help="default 600")
-    parser.add_argument("--scale", type=_factor, default=100.0, metavar="N", help="default 100, as in 1:100")
+    parser.add_argument("--calls", type=count, default=plan.calls, help="default 600")
+    parser.add_argument("--scale", type=factor, default=100.0, metavar="N", help="default 100, as in 1:100")
     parser.add_argument(
-        "--fast-share", type=float, default=0.0, metavar="X", help="share of calls of about 1 s"
+        "--fast-share", type=share, default=0.0, metavar="X", help="share of calls of about 1 s"
     )
-    parser.add_argument("--at-once", type=_count, default=plan.at_once, help="calls of the first burst (300)")
+    parser.add_argument("--at-once", type=count, default=plan.at_once, help="calls of the first burst (300)")
     parser.add_argument(
-        "--spread", type=_duration, default=None, metavar="D", help="time for the others to come"
+        "--spread", type=duration, default=None, metavar="D", help="time for the others to come"
     )
-    parser.add_argument("--max-conns", type=_count, default=plan.max_conns, help="connections of h2ping (2)")
-    parser.add_argument("--ping-timeout", type=_duration, default=plan.ping_timeout, metavar="D", help="300s")
+    parser.add_argument("--max-conns", type=count, default=plan.max_conns, help="connections of h2ping (2)")
+    parser.add_argument("--ping-timeout", type=duration, default=plan.ping_timeout, metavar="D", help="300s")
     parser.add_argument("--without-ping", action="store_true", help="the control: it should not hold")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -154,23 +158,21 @@ def _trace_plan(options: argparse.Namespace) -> rollout.Plan:
 
 def _add_proof(parser: argparse.ArgumentParser) -> None:
     plan = proof.Plan()
-    parser.add_argument("--silence", type=_duration, default=plan.silence, metavar="D", help="default 400s")
-    parser.add_argument("--cut", type=_duration, default=plan.cut, metavar="D", help="default 340s")
-    parser.add_argument(
-        "--ping-interval", type=_duration, default=plan.ping_interval, metavar="D", help="60s"
-    )
+    parser.add_argument("--silence", type=duration, default=plan.silence, metavar="D", help="default 400s")
+    parser.add_argument("--cut", type=duration, default=plan.cut, metavar="D", help="default 340s")
+    parser.add_argument("--ping-interval", type=duration, default=plan.ping_interval, metavar="D", help="60s")
     parser.add_argument("--mode", choices=MODES[:2], default=plan.mode, help="how the relay cuts (rst)")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     plan = crowd.Plan()
-    parser.add_argument("--calls", type=_count, default=plan.calls, help="default 2000")
-    parser.add_argument("--body", type=parse_size, default=plan.body_bytes, metavar="BYTES", help="512KiB")
-    parser.add_argument("--limit", type=parse_size, default=plan.limit_bytes, metavar="BYTES", help="256MiB")
+    parser.add_argument("--calls", type=count, default=plan.calls, help="default 2000")
+    parser.add_argument("--body", type=size, default=plan.body_bytes, metavar="BYTES", help="512KiB")
+    parser.add_argument("--limit", type=size, default=plan.limit_bytes, metavar="BYTES", help="256MiB")
     parser.add_argument("--skip-keep", action="store_true", help="leave out --memory-pressure keep")
     parser.add_argument(
-        "--quoted", type=float, default=None, metavar="X",
+        "--quoted", type=share, default=None, metavar="X",
         help="bodies are conversations with this share of repeats (0.5: like prose, 0.7: like code) instead of x",
     )  # fmt: skip
     parser.add_argument("--compress", action="store_true", help="with --compress-waiting-bodies")
@@ -179,9 +181,9 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def _add_soak(parser: argparse.ArgumentParser) -> None:
     plan = soak.Plan()
-    parser.add_argument("--minutes", type=_factor, default=plan.minutes, metavar="N", help="default 5")
-    parser.add_argument("--callers", type=_count, default=plan.callers, metavar="N", help="default 120")
-    parser.add_argument("--scale", type=_factor, default=100.0, metavar="N", help="default 100, as in 1:100")
+    parser.add_argument("--minutes", type=factor, default=plan.minutes, metavar="N", help="default 5")
+    parser.add_argument("--callers", type=count, default=plan.callers, metavar="N", help="default 120")
+    parser.add_argument("--scale", type=factor, default=100.0, metavar="N", help="default 100, as in 1:100")
     parser.add_argument("--seed", type=int, default=plan.seed, metavar="N", help="of everything random")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -211,7 +213,7 @@ async def _foreground(options: argparse.Namespace) -> int:
         goaway_every=options.goaway_every,
         refuse_every=options.refuse_every,
         ignore_pings=options.ignore_pings,
-        delay=_delay(options.delay),
+        delay=options.delay,
         keep_records=False,
     )
     stopped = asyncio.Event()
@@ -222,6 +224,10 @@ async def _foreground(options: argparse.Namespace) -> int:
         relay = Relay(
             origin.port, port=options.port, idle_cut=options.idle_cut, mode=options.mode, scale=scale
         )
+        try:
+            await relay.accept()
+        except OSError as error:
+            raise lifecycle.cannot_bind(Address(relay.host, options.port), error) from None
         async with relay:
             cut = scale.of(options.idle_cut)
             print(f"upstream  {relay.url}   cut after {cut:g} s of silence ({options.mode})")
@@ -253,7 +259,7 @@ def _delay(text: str) -> float | Callable[[], float]:
         if text == delays.name:
             samples = iter(delays.samples(100_000))
             return lambda: next(samples)
-    return _duration(text)
+    return duration(text)
 
 
 def _run(work: Coroutine[object, object, int]) -> int:
@@ -278,37 +284,3 @@ def _run(work: Coroutine[object, object, int]) -> int:
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-
-
-def _raise_file_limit() -> None:
-    try:
-        import resource
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
-    if soft < wanted:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _duration(text: str) -> float:
-    """`340s`, `1m30s`, or plain seconds."""
-    try:
-        return float(text)
-    except ValueError:
-        return parse_duration(text)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("must be at least 1")
-    return value
-
-
-def _factor(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise ValueError("must be above 0")
-    return value

@@ -157,11 +157,7 @@ async def _memory_counts(proxy: Proxy) -> dict[str, int]:
     """What /connections says of memory, once no copy is being compressed any more."""
     seen: dict[str, int] = {}
     while True:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.admin_port)
-        writer.write(b"GET /connections HTTP/1.0\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
-        before, seen = seen, json.loads(answer.partition(b"\r\n\r\n")[2])["memory"]
+        before, seen = seen, json.loads(await proxy.ask("/connections"))["memory"]
         if seen == before:
             return seen
         await asyncio.sleep(SETTLED_AFTER)
