@@ -53,6 +53,10 @@ class Conn(StrictPeer, asyncio.Protocol):
         self._tls = origin.context.wrap_bio(self._in, self._out, server_side=True)
         self._handshaken = False
 
+    def use(self, context: ssl.SSLContext) -> None:
+        """Another certificate than the origin's, before a byte of TLS."""
+        self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+
     def __repr__(self) -> str:
         kinds = [(Kind(f.kind).name if f.kind < 10 else f.kind, f.stream, f.flags) for f in self.frames[-12:]]
         return f"<Conn {self.number} eof={self.got_eof} lost={self.lost} last frames {kinds}>"

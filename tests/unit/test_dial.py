@@ -18,6 +18,7 @@ from h2ping.upstream import dial as dial_module
 from h2ping.upstream.connection import Connection
 from h2ping.upstream.dial import dial, explain, tls_context, wrong_protocol
 from h2ping.upstream.keepalive import Cadence
+from h2ping.upstream.reach import Reach
 from h2ping.upstream.wire import WireLimits
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ async def attempt(port: int, ca_file: str = "", **settings: str) -> Connection:
     return await dial(
         parsed,
         tls_context(parsed),
+        Reach(),
         lambda: Connection(1, Owner(), FakeClock(), Cadence(None, 340.0), WireLimits()),
     )
 

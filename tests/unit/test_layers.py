@@ -43,7 +43,7 @@ LAYERS: list[set[str]] = [
         "upstream.keepalive",
     },
     {"upstream.wire", "upstream.plain", "upstream.blocks"},
-    {"upstream.dial", "upstream.connection", "upstream.pool", "downstream"},
+    {"upstream.dial", "upstream.reach", "upstream.connection", "upstream.pool", "downstream"},
     {"exchange"},
     {"instance"},
     {"server", "admin", "workers"},

@@ -217,7 +217,9 @@ async def test_a_permanent_fault_fails_everybody_who_waits_and_those_who_come_ne
     w = world()
     waiters = await w.ask(40)
     dials = len(w.dials)
-    await w.fail(WRONG_CERTIFICATE)
+    for _ in range(dials):
+        assert w.pool.waiting == 40, "another of the dials may come to something"
+        await w.fail(WRONG_CERTIFICATE)
     assert all(waiter.error is WRONG_CERTIFICATE for waiter in waiters)
     (late,) = await w.ask(1)
     assert late.error is WRONG_CERTIFICATE
@@ -230,15 +232,109 @@ async def test_after_a_failed_dial_the_next_waits_and_is_one_only(world: Any) ->
     assert len(w.dials) == 8
     for _ in range(8):
         await w.fail(REFUSED)
-    # Eight dials failed at once: everybody who waited has seen enough of them.
-    assert w.pool.waiting == 0
-    (waiter,) = await w.ask(1)
+    # Dials that were under way together fail as one: a burst is not worse off than a single request.
+    assert w.pool.waiting == 128
     assert w.dials == []
-    w.clock.advance(1)
+    w.clock.advance(pool_module.DIAL_DELAY)
     await w.turn()
     assert len(w.dials) == 1
     await w.connect()
-    assert waiter.connection is not None
+    assert len(w.served) == 16
+
+
+@pytest.mark.parametrize("error", [REFUSED, WRONG_CERTIFICATE], ids=["transient", "permanent"])
+async def test_those_who_wait_go_on_waiting_while_a_connection_is_open(
+    world: Any, error: UpstreamError
+) -> None:
+    """One bad host of several behind a name must not fail requests that an open connection will take."""
+    w = world(queue_timeout="60s")
+    await w.ask()
+    connection = await w.connect(max_streams=1)
+    (waiter,) = await w.ask()
+    for _ in range(DIAL_ATTEMPTS + 2):
+        await w.fail(error)
+        (late,) = await w.ask()
+        assert waiter.error is late.error is None
+        w.pool.cancel(late)
+        w.clock.advance(1)
+        await w.turn()
+    connection.done()
+    assert waiter.connection is connection
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "GOAWAY"])
+async def test_a_connection_that_takes_no_stream_when_it_comes_is_a_failed_dial(
+    world: Any, lost: bool
+) -> None:
+    """RFC 9113 section 6.8: an endpoint that is going away says so at once; it is not dialled in a tight loop."""
+    w = world()
+    (waiter,) = await w.ask()
+    for number in range(DIAL_ATTEMPTS):
+        assert waiter.error is None
+        useless = FakeConnection(number, w.pool, 128)
+        useless.lost, useless.retired = lost, not lost
+        w.dials.pop(0).set_result(useless)
+        await w.turn()
+        assert w.dials == [], "at once again"
+        w.clock.advance(1)
+        await w.turn()
+    assert waiter.error.cause is (errors.CONNECTION_LOST if lost else errors.GOAWAY_REFUSED)
+    assert waiter.error.processed is Processed.NEVER_SENT
+
+
+async def test_no_further_dial_while_an_idle_connection_takes_no_stream(world: Any) -> None:
+    """RFC 9113 section 6.5.2: a limit of 0 lasts a short time; 64 connections would not shorten it."""
+    w = world()
+    (waiter,) = await w.ask()
+    connection = await w.connect(max_streams=0)
+    assert w.dials == []
+    await w.ask(20)
+    assert w.dials == []
+    connection.wire.max_streams = 30
+    w.pool.on_load(connection)
+    await w.turn()
+    assert waiter.connection is connection
+    assert len(w.served) == 16
+
+
+async def test_the_replacement_is_dialled_before_the_request_count_is_reached(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    w = world(max_requests_per_conn="100")
+    await w.ask()
+    first = await w.connect()
+    for _ in range(96):
+        await w.ask()
+        first.done()
+        assert w.dials == []
+    await w.ask()
+    assert len(w.dials) == 1, "two before the last"
+    second = await w.connect()
+    (waiter,) = await w.ask()
+    assert waiter.connection is second
+    assert not first.retired
+
+
+async def test_the_last_connection_is_kept_while_nobody_can_be_reached(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An age is a precaution; giving up what works for what cannot be had is not."""
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    w = world(max_conn_age="100s")
+    await w.ask()
+    first = await w.connect()
+    w.clock.advance(98)
+    await w.turn()
+    for _ in range(5):
+        await w.fail(REFUSED)
+        w.clock.advance(2)
+        await w.turn()
+        assert not first.retired
+    await w.connect()
+    w.clock.advance(2)
+    await w.turn()
+    assert first.retired
 
 
 async def test_an_upstream_that_stays_down_fails_a_request_after_a_few_dials(world: Any) -> None:

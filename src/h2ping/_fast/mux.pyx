@@ -447,7 +447,10 @@ cdef class Mux:
         cdef uint8_t kind = header[3], flags = header[4]
         cdef uint32_t stream_id = number_at(header, FRAME_HEADER, 5) & 0x7FFFFFFF
         if size > MAX_FRAME:
-            raise connection_fault(CODE_FRAME_SIZE_ERROR, f"frame of {size} bytes")
+            raise connection_fault(
+                CODE_FRAME_SIZE_ERROR,
+                "an answer in HTTP/1" if header[:5] == b"HTTP/" else f"frame of {size} bytes",
+            )
         if self.block_stream and (kind != CONTINUATION or stream_id != self.block_stream):
             raise connection_fault(CODE_PROTOCOL_ERROR, "another frame inside a field block")
         if kind == CONTINUATION and not self.block_stream:

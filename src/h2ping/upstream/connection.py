@@ -17,7 +17,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
-from h2ping.errors import CONNECTION_LOST, PING_TIMEOUT, UpstreamError
+from h2ping.errors import CONNECTION_LOST, PING_TIMEOUT, Processed, UpstreamError
 from h2ping.upstream import dial
 from h2ping.upstream.keepalive import Action, Cadence, KeepAlive
 from h2ping.upstream.wire import Fields, Receiver, RequestBody, WireLimits, WireStream, make_wire
@@ -269,6 +269,7 @@ class Connection(asyncio.BufferedProtocol):
                 how = dial.explain(exc).detail
             error = UpstreamError(CONNECTION_LOST, how)
         if not self.settled.done():
+            error = UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT, code=error.code)
             self.settled.set_exception(error)
             self.settled.exception()  # retrieved here, so that a dial that was given up does not warn
         try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from h2ping.config import Settings
     from h2ping.upstream.connection import Connection
+    from h2ping.upstream.reach import Reach
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:
@@ -41,6 +42,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
         raise ConfigError(f"-ca-file {settings.ca_file}", reason) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
+    context.options |= getattr(ssl, "OP_NO_RENEGOTIATION", 0)  # RFC 9113 section 9.2.1; not in every LibreSSL
     if settings.insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -48,10 +50,11 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
 
 
 async def dial(
-    settings: Settings, context: ssl.SSLContext, make_connection: Callable[[], Connection]
+    settings: Settings, context: ssl.SSLContext, reach: Reach, make_connection: Callable[[], Connection]
 ) -> Connection:
     """A connection that has received the peer's SETTINGS. Raises UpstreamError, always NEVER_SENT."""
     connection: Connection | None = None
+    address: Any = None
 
     def protocol() -> Any:
         nonlocal connection
@@ -59,13 +62,15 @@ async def dial(
         return connection
 
     async def attempt() -> Connection:
+        nonlocal address
         loop: Any = asyncio.get_running_loop()  # uvloop's; asyncio's has no shutdown timeout before 3.11
+        sock, address = await reach.connect(settings.upstream.host, settings.upstream.port)
         await loop.create_connection(
             protocol,
-            settings.upstream.host,
-            settings.upstream.port,
+            sock=sock,
             ssl=context,
-            server_hostname=settings.server_name or settings.upstream.host,
+            # RFC 6066 section 3: without the dot that makes a name absolute.
+            server_hostname=settings.server_name or settings.upstream.host.rstrip("."),
             # The deadline below is the only one; uvloop's own would give another error for the same fact.
             ssl_handshake_timeout=settings.connect_timeout + 60,
             ssl_shutdown_timeout=5,
@@ -74,8 +79,11 @@ async def dial(
         await connection.settled
         return connection
 
+    reached = False
     try:
-        return await asyncio.wait_for(attempt(), settings.connect_timeout)
+        made = await asyncio.wait_for(attempt(), settings.connect_timeout)
+        reached = True
+        return made
     except UpstreamError:
         raise
     except (asyncio.TimeoutError, TimeoutError) as error:
@@ -84,8 +92,13 @@ async def dial(
         if isinstance(error, OSError) and error.errno:  # ETIMEDOUT of the kernel, not our deadline
             raise _never_sent(CONNECT_FAILED, error.strerror or "timed out") from error
         raise _never_sent(CONNECT_TIMEOUT, f"nothing within {settings.connect_timeout:g}s") from error
+    except UnicodeError as error:  # a label that no name can have
+        raise _never_sent(DNS_FAILED, "not a host name") from error
     except (OSError, ssl.SSLError) as error:
         raise explain(error) from error
+    finally:
+        if address is not None:
+            (reach.on_reached if reached else reach.on_failed)(address)
 
 
 def explain(error: BaseException) -> UpstreamError:

@@ -8,11 +8,14 @@ Theory of operation
    peer allows once they may not (`max_conns` are open, or the upstream cannot be reached just now).
 3. There are never more dials in flight than connections are missing for those who wait.
 4. After a failed dial the next one waits, doubling from DIAL_DELAY to DIAL_DELAY_MAX with jitter, and is one only.
-   A permanent fault (certificate, ALPN) fails everybody who waits, at once. A transient one is counted for each who
-   waits: DIAL_ATTEMPTS of them, or `connect_timeout` spent waiting, and the request fails.
-5. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
-   has streams its replacement is dialled first, RETIRE_LEAD of the age before.
-6. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
+   Dials that were under way together fail as one. A connection that takes no stream when it comes (GOAWAY, end) is a
+   failed dial, too. While an idle connection takes no stream (the peer's limit is 0) there is no further dial.
+5. While a connection is open or a dial is under way, those who wait go on waiting. Otherwise a permanent fault
+   (certificate, ALPN) fails them at once, and a transient one is counted for each: DIAL_ATTEMPTS of them, or
+   `connect_timeout` spent waiting, and the request fails.
+6. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
+   has streams its replacement is dialled first, RETIRE_LEAD before. The last one is kept while nobody can be reached.
+7. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
    idle limit, and sooner where the PING interval is short.
 
 Every change costs the same however many requests are open: connections are kept in slots by their load. The pool
@@ -28,6 +31,8 @@ from typing import TYPE_CHECKING, Protocol
 from h2ping import log
 from h2ping.clock import Deadlines
 from h2ping.errors import (
+    CONNECTION_LOST,
+    GOAWAY_REFUSED,
     INTERNAL,
     QUEUE_FULL,
     QUEUE_TIMEOUT,
@@ -39,6 +44,7 @@ from h2ping.errors import (
 from h2ping.upstream.connection import Connection
 from h2ping.upstream.dial import dial
 from h2ping.upstream.keepalive import Cadence, Schedule
+from h2ping.upstream.reach import Reach
 from h2ping.upstream.wire import WireLimits
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
 
     from h2ping.clock import Clock, Timer
     from h2ping.config import Settings
+    from h2ping.errors import Cause
 
 DIAL_DELAY = 0.1
 DIAL_DELAY_MAX = 1.0
@@ -70,6 +77,8 @@ def idle_close(settings: Settings) -> float:
     return min(IDLE_CLOSE, settings.idle_limit / 2, by_interval)
 
 
+NEVER = 2**31
+"""As a number of requests: more than there are stream ids."""
 UNREAD_RESPONSES = 256
 SMALLEST_WINDOW_BYTES = 65_535
 """What RFC 9113 section 6.9.2 starts with; less would only cost round trips."""
@@ -170,10 +179,17 @@ class Pool:
         self._idle: Deadlines[Connection] = Deadlines(clock, idle_close(settings), self._on_idle)
         self._retire_timers: dict[Connection, Timer] = {}
         self._request_limits: dict[Connection, int] = {}
+        self._replace_at: dict[Connection, int] = {}
+        """Number of requests at which the replacement is dialled; taken out when it is."""
         self._dials: set[asyncio.Task[None]] = set()
         self._delay = 0.0
         self._delay_timer: Timer | None = None
         self._dial_error: UpstreamError | None = None
+        self._reach = Reach()
+        self._burst = 0
+        """Dials that were under way together have the same number (rule 4)."""
+        self._unreachable = False
+        """The last dial that ended has failed."""
         self._closed: asyncio.Future[None] | None = None
 
     # --- what an exchange calls ---------------------------------------------------------------------------------
@@ -191,7 +207,7 @@ class Pool:
                 waiter.on_connection(connection)
                 return
         error = self._dial_error
-        if error is not None and error.cause.permanent:
+        if error is not None and error.cause.permanent and not self._has_hope():
             waiter.on_no_connection(error)
         elif self._settings.max_queue and len(self._waiting) >= self._settings.max_queue:
             waiter.on_no_connection(
@@ -243,6 +259,7 @@ class Pool:
         if (timer := self._retire_timers.pop(connection, None)) is not None:
             timer.cancel()
         self._request_limits.pop(connection, None)
+        self._replace_at.pop(connection, None)
         if connection in self.connections:
             del self.connections[connection]
         self._count_usable()
@@ -262,10 +279,14 @@ class Pool:
     def _place(self, connection: Connection) -> None:
         known = connection in self.connections
         usable = known and connection.is_open
-        if usable and connection.requests >= self._request_limits[connection]:
+        if usable and connection.requests >= self._request_limits.get(connection, NEVER):
             log.retired_by_count(self._settings, connection.requests)
             connection.retire()
             return
+        if usable and connection.requests >= self._replace_at.get(connection, NEVER):
+            del self._replace_at[connection]
+            if connection.load and self._may_grow():
+                self._dial()
         was = connection.load_slot >= 0
         self._slots.place(connection, connection.load if usable else -1)
         if was != usable:
@@ -276,6 +297,10 @@ class Pool:
 
     def _count_usable(self) -> None:
         self._usable = sum(connection.load_slot >= 0 for connection in self.connections)
+
+    def _has_hope(self) -> bool:
+        """A connection that is open, or perhaps soon, may take those who wait (rule 5)."""
+        return self._usable > 0 or len(self._dials) > 0
 
     def _may_grow(self) -> bool:
         return self._usable + len(self._dials) < self._settings.max_conns and self._delay_timer is None
@@ -313,13 +338,16 @@ class Pool:
         wait = self._waiting.pop(waiter, None)
         if wait is not None:
             spent = self._clock.now() - wait.since
-            waiter.on_no_connection(DownstreamError(QUEUE_TIMEOUT, f"no stream within {spent:.3g}s"))
+            why = f"; the last dial: {self._dial_error}" if self._dial_error is not None else ""
+            waiter.on_no_connection(DownstreamError(QUEUE_TIMEOUT, f"no stream within {spent:.3g}s{why}"))
 
     # --- dialling -----------------------------------------------------------------------------------------------
 
     def _dial_missing(self) -> None:
         if self._delay_timer is not None or not self._waiting:
             return
+        if (idlest := self._slots.least()) is not None and idlest.load == 0:
+            return  # the peer takes no stream just now: it means to soon (RFC 9113 section 6.5.2), or closes
         missing = -(-len(self._waiting) // self._peer_limit)
         if self._dial_error is not None:
             missing = 1
@@ -329,10 +357,10 @@ class Pool:
 
     def _dial(self) -> None:
         self.dialled += 1
-        task = asyncio.get_running_loop().create_task(self._attempt(self.dialled))
+        task = asyncio.get_running_loop().create_task(self._attempt(self.dialled, self._burst))
         self._dials.add(task)
 
-    async def _attempt(self, ident: int) -> None:
+    async def _attempt(self, ident: int, burst: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         result: Connection | UpstreamError
@@ -340,6 +368,7 @@ class Pool:
             result = await dial(
                 self._settings,
                 self._context,
+                self._reach,
                 lambda: Connection(ident, self, self._clock, self.cadence, self.limits),
             )
         except UpstreamError as error:
@@ -352,19 +381,25 @@ class Pool:
             self._dials.discard(task)
             self._settle_close()
         if isinstance(result, UpstreamError):
-            self._on_dial_failed(result)
+            self._on_dial_failed(result, burst)
         else:
-            self._on_dialled(result)
+            self._on_dialled(result, burst)
 
-    def _on_dialled(self, connection: Connection) -> None:
-        self._dial_error = None
-        self._delay = 0.0
+    def _on_dialled(self, connection: Connection, burst: int) -> None:
         if connection.lost:
-            self._assign()
+            self._on_dial_failed(_useless(CONNECTION_LOST), burst)
             return
         self.connections[connection] = None
-        limit = self._settings.max_requests_per_conn
-        self._request_limits[connection] = round(limit * random.uniform(0.9, 1.0)) or 1 if limit else 2**31
+        if not connection.is_open:  # it closes by itself
+            self._on_dial_failed(_useless(GOAWAY_REFUSED), burst)
+            return
+        self._dial_error = None
+        self._delay = 0.0
+        self._unreachable = False
+        if limit := self._settings.max_requests_per_conn:
+            limit = round(limit * random.uniform(0.9, 1.0)) or 1
+            self._request_limits[connection] = limit
+            self._replace_at[connection] = limit - max(1, round(limit * RETIRE_LEAD))
         if self._settings.max_conn_age:
             age = self._settings.max_conn_age * random.uniform(0.9, 1.0)
             lead = age * RETIRE_LEAD
@@ -373,22 +408,30 @@ class Pool:
             )
         self.on_load(connection)
 
-    def _on_dial_failed(self, error: UpstreamError) -> None:
+    def _on_dial_failed(self, error: UpstreamError, burst: int) -> None:
         self.dials_failed += 1
         self._dial_error = error
-        self._delay = min(DIAL_DELAY_MAX, self._delay * 2 or DIAL_DELAY)
-        if self._delay_timer is None:
-            delay = self._delay * random.uniform(0.75, 1.0)
-            self._delay_timer = self._clock.call_later(delay, self._on_delay_over)
+        self._unreachable = True
+        if burst == self._burst:
+            self._burst += 1
+            self._delay = min(DIAL_DELAY_MAX, self._delay * 2 or DIAL_DELAY)
+            if self._delay_timer is None:
+                delay = self._delay * random.uniform(0.75, 1.0)
+                self._delay_timer = self._clock.call_later(delay, self._on_delay_over)
+            for wait in self._waiting.values():
+                wait.failures += 1
         log.dial_failed(self._settings, error, self._delay)
+        if not self._has_hope():
+            self._fail_hopeless(error)
+        self._assign()
+
+    def _fail_hopeless(self, error: UpstreamError) -> None:
         now = self._clock.now()
         for waiter, wait in list(self._waiting.items()):
-            wait.failures += 1
             too_long = now - wait.since >= self._settings.connect_timeout
             if error.cause.permanent or wait.failures >= DIAL_ATTEMPTS or too_long:
                 self.cancel(waiter)
                 waiter.on_no_connection(error)
-        self._assign()
 
     def _on_delay_over(self) -> None:
         self._delay_timer = None
@@ -403,9 +446,12 @@ class Pool:
     def _on_nearly_old(self, connection: Connection, lead: float) -> None:
         if connection.load and self._may_grow():
             self._dial()
-        self._retire_timers[connection] = self._clock.call_later(lead, lambda: self._on_old(connection))
+        self._retire_timers[connection] = self._clock.call_later(lead, lambda: self._on_old(connection, lead))
 
-    def _on_old(self, connection: Connection) -> None:
+    def _on_old(self, connection: Connection, lead: float) -> None:
+        if self._unreachable and self._usable <= 1 and connection.load and connection.is_open:
+            self._on_nearly_old(connection, lead)
+            return
         del self._retire_timers[connection]
         if connection.is_open:
             log.retired(self._settings, self._clock.now() - connection.born)
@@ -417,6 +463,11 @@ class Pool:
     def _settle_close(self) -> None:
         if self._closed is not None and not self._closed.done() and not self.connections and not self._dials:
             self._closed.set_result(None)
+
+
+def _useless(cause: Cause) -> UpstreamError:
+    """Why a connection took no stream from the beginning."""
+    return UpstreamError(cause, "on a new connection, before any request", processed=Processed.NEVER_SENT)
 
 
 class _Wait:

@@ -123,7 +123,8 @@ class Splitter:
 
     def _check_header(self, size: int, frame_type: int, flags: int, stream_id: int) -> None:
         if size > MAX_FRAME_BYTES:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes")
+            what = "an answer in HTTP/1" if self._bytes.startswith(b"HTTP/") else f"frame of {size} bytes"
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, what)
         if self._first is not None and (frame_type != CONTINUATION or stream_id != self._first.stream_id):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "another frame inside a field block")
         if self._first is None and frame_type == CONTINUATION:
