@@ -62,13 +62,14 @@ soak: $(RUN_VENV)/.done  ## MINUTES=n of judge calls while path, origin and clie
 callgrind: $(TEST_VENV)/.done  ## instructions of the engine's pieces, against the counts that are kept (valgrind)
 	$(TEST_VENV)/bin/python -m bench.callgrind --check
 
-sanitize: $(TEST_VENV)/.done  ## the tests over a build with AddressSanitizer and UndefinedBehaviorSanitizer
-	TEST_VENV=$(TEST_VENV) .ci/sanitize
+sanitize: $(TEST_VENV)/.done  ## every test over a build with AddressSanitizer and UndefinedBehaviorSanitizer (clang)
+	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m pytest --only-c $(PYTEST_ARGS)
 
-fuzz: $(TEST_VENV)/.done  ## HOURS=n of mutated bytes under sanitizers, and property tests with many more examples
+# Two targets run at a time, so five take three rounds.
+fuzz: $(TEST_VENV)/.done  ## HOURS=n of coverage-guided fuzzing under sanitizers, then many examples of the property tests (clang, x86-64 Linux)
+	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m tests.fuzz \
+		--seconds $$(awk 'BEGIN { print $(HOURS) * 3600 / 3 }')
 	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q tests/property
-	H2PING_FUZZ_SECONDS=$$(awk 'BEGIN { print $(HOURS) * 3600 }') TEST_VENV=$(TEST_VENV) \
-		.ci/sanitize -q -s --only-c tests/fuzz
 
 bench: $(TEST_VENV)/.done peers  ## against Go, Envoy and nghttpx; the tables in README.md and docs/performance.md
 	$(TEST_VENV)/bin/python -m bench

@@ -3,7 +3,7 @@
 Switches, read from the environment (CFLAGS and LDFLAGS count as well):
   H2PING_NO_EXTENSIONS=1  build no C at all: a pure Python package, correct and slower
   H2PING_CYTHON_TRACE=1   line tracing, so that coverage sees the lines of the .pyx files
-  H2PING_DEBUG=1          -O0, assertions and counters on, annotated HTML beside the C in build/
+  H2PING_DEBUG=1          -Og, assertions and counters on, annotated HTML beside the C in build/
 """
 
 import os
@@ -41,7 +41,7 @@ def extensions() -> list[Extension]:
             f"h2ping._fast.{path.stem}",
             [path.as_posix()],
             define_macros=macros,
-            extra_compile_args=["-O0", "-g"] if debug else [],
+            extra_compile_args=["-Og", "-g"] if debug else [],
             depends=[stamp.as_posix()],
         )
         for path in sorted(Path("src/h2ping/_fast").glob("*.pyx"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -105,7 +106,8 @@ class Matrix:
         file.write_text(json.dumps({"instances": instances}))
         env = {"FLAKY_NAMES": str(self.names)}
         if self.resolver:
-            env["LD_PRELOAD"] = str(self.resolver)
+            before = os.environ.get("LD_PRELOAD", "")  # a sanitizer's runtime, which has to come first
+            env["LD_PRELOAD"] = f"{before} {self.resolver}".strip()
         proxy = Proxy(
             f"--config={file}", f"--ca-file={self.certificates.ca}", "--shutdown-grace=30s", "--log-format=json",
             "--log-level=debug", "--admin-listen=127.0.0.1:0", engine=self.engine, env=env,

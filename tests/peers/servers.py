@@ -69,10 +69,12 @@ class Peer:
 
     def spawn(self, *command: str, env: dict[str, str] | None = None, port: int) -> None:
         """Start a process and wait until it accepts on `port`."""
+        inherited = {**os.environ}
+        inherited.pop("LD_PRELOAD", None)  # a sanitizer's runtime, for h2ping
         with (self.folder / f"{self.name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT,
-                env={**os.environ, **(env or {})}, start_new_session=True,
+                env={**inherited, **(env or {})}, start_new_session=True,
             )  # fmt: skip
         self.processes.append(process)
         end = time.monotonic() + START_SECONDS

@@ -42,6 +42,11 @@ cdef extern from *:
     #else
     #define ARENA_GIVE_BACK MADV_DONTNEED
     #endif
+    #ifdef H2PING_DEBUG
+    #define ARENA_UNLIMITED ((long long)2 << 30)    /* sanitizers touch all of the books, one entry for each 16 KiB */
+    #else
+    #define ARENA_UNLIMITED ((long long)64 << 30)
+    #endif
     static void *arena_map(size_t size) {
         void *start = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         return start == MAP_FAILED ? 0 : start;
@@ -50,6 +55,7 @@ cdef extern from *:
     static int arena_give_back(void *start, size_t size) { return madvise(start, size, ARENA_GIVE_BACK); }
     static int arena_lowest_bit(unsigned mask) { return __builtin_ctz(mask); }
     """
+    int64_t ARENA_UNLIMITED     # address space of an arena without a limit; nothing of it is touched
     void* arena_map(size_t size)
     void arena_unmap(void* start, size_t size)
     int arena_give_back(void* start, size_t size)
@@ -57,7 +63,6 @@ cdef extern from *:
 
 
 cdef int64_t WINDOW = STREAM_WINDOW_BYTES
-cdef int64_t UNLIMITED_BYTES = 64 << 30     # address space of an arena without a limit; nothing of it is touched
 cdef int64_t LEAST_BYTES = 64 << 20
 cdef int64_t SLACK_BYTES = 256 << 20        # orphans are over and above the limit
 
@@ -125,7 +130,7 @@ cdef class Arena:
             raise ValueError("limit_bytes is negative")
         # Slots of 1,092 bytes may each end up alone in a block, so a limit is worth up to 15 times its address space.
         cdef int64_t most = <int64_t>BLOCK << 26            # a handle has 26 bits for the block
-        cdef int64_t wanted = min(limit_bytes, most) * MAX_SLOTS + SLACK_BYTES if limit_bytes else UNLIMITED_BYTES
+        cdef int64_t wanted = min(limit_bytes, most) * MAX_SLOTS + SLACK_BYTES if limit_bytes else ARENA_UNLIMITED
         cdef int64_t least = limit_bytes if limit_bytes else LEAST_BYTES
         wanted = min(wanted, most)
         least = min(least, wanted)
