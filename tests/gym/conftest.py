@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import reaper
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -49,14 +51,16 @@ def free_port() -> int:
 
 
 class Run:
-    """A process whose output can be awaited line by line."""
+    """A process whose output can be awaited line by line. `reaped`: nothing that it starts outlives it or us."""
 
-    def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], folder: Path, environment: dict[str, str], *, reaped: bool = False
+    ) -> None:
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, reaper.__file__, *command] if reaped else command,
             cwd=folder,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if reaped else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -95,6 +99,9 @@ class Run:
         return "\n".join(self.lines)
 
     def close(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()  # the reaper ends everything and then itself
+            self.process.wait(HANG)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

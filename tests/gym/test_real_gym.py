@@ -90,8 +90,18 @@ class GymPlace:
             "no_proxy": "127.0.0.1,localhost",
         }
 
+        self.runs: list[Run] = []
+
     def launch(self, *words: str) -> Run:
-        return Run([sys.executable, "-m", "h2ping", "gym", *words], self.folder, self.environment)
+        """`h2ping gym WORDS`, under a reaper: Ray and Gym's servers have sessions of their own."""
+        command = [sys.executable, "-m", "h2ping", "gym", *words]
+        run = Run(command, self.folder, self.environment, reaped=True)
+        self.runs.append(run)
+        return run
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.close()
 
 
 @pytest.fixture
@@ -116,9 +126,13 @@ def policy() -> Iterator[int]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, h2ping_origin: LabOrigin, policy: int, monkeypatch: pytest.MonkeyPatch) -> GymPlace:
+def place(
+    tmp_path: Path, h2ping_origin: LabOrigin, policy: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[GymPlace]:
     monkeypatch.setattr(conftest, "HANG", 240.0)
-    return GymPlace(tmp_path, h2ping_origin, policy)
+    here = GymPlace(tmp_path, h2ping_origin, policy)
+    yield here
+    here.close()
 
 
 @pytest.mark.parametrize("way", ["hooks", "overlay"])
@@ -127,7 +141,6 @@ def test_check_shows_the_judges_url(place: GymPlace, way: str) -> None:
     assert run.end() == 0, run.text
     assert f"genrm_model.responses_api_models.vllm_model.base_url[0]: {'https'}://localhost:" in run.text
     assert f"-> http://127.0.0.1:{place.listen}/v1" in run.text
-    run.close()
 
 
 @pytest.mark.parametrize("way", ["hooks", "overlay"])
@@ -142,10 +155,8 @@ def test_real_servers_start_behind_the_proxy_and_stop_before_it(
     run.wait_for("^####")
     run.process.send_signal(signal.SIGINT)
     run.wait_for("NeMo Gym finished!")
-    # Not until its output ends: servers that Gym gave up on may hold that for minutes.
     # 1 when the interrupt met Gym between its probe and its loop.
     assert run.process.wait(conftest.HANG) in (0, 1), run.text
     assert not list((place.folder / "logs").glob("*.ready"))
     (log,) = (place.folder / "logs").glob("h2ping-genrm-*.log")
     assert log.read_text().rstrip().endswith("stopped")
-    run.close()
