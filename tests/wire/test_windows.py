@@ -335,6 +335,20 @@ def test_window_updates_are_not_sent_for_every_byte(rig: Rig) -> None:
     assert len(rig.sent()) <= 2
 
 
+def test_many_unread_streams_leave_the_connection_open_for_the_next(rig: Rig) -> None:
+    """RFC 9113 section 5.2.2: were the connection's window that of a few streams, a few slow clients would stop all."""
+    unread = [rig.open() for _ in range(70)]
+    for ears in unread:
+        stream = ears.stream.id
+        frames = rig.wire.limits.stream_window_bytes // 16_384
+        rig.serve(rig.peer.response(stream), rig.peer.data(stream, bytes(16_384)) * frames)
+    last = rig.open()
+    rig.serve(rig.peer.response(last.stream.id), rig.peer.data(last.stream.id, b"x", end=True))
+    assert last.data == b"x"
+    granted = sum(one.code for one in rig.first if one.kind == WINDOW_UPDATE)
+    assert granted > 500 * rig.wire.limits.stream_window_bytes
+
+
 def test_a_response_of_many_windows_flows(new_rig: Any) -> None:
     """RFC 9113 section 6.9: sums of credit keep up, whatever the peer's windows were."""
     limits = WireLimits(stream_window_bytes=70_000, connection_window_bytes=100_000)
@@ -366,8 +380,9 @@ def test_padding_is_credited_at_once(new_rig: Any) -> None:
     assert 200 * 256 - 35_000 <= sums.get(1, 0) <= 200 * 256
 
 
-def test_what_arrives_for_a_cancelled_stream_is_credited_to_the_connection(rig: Rig) -> None:
+def test_what_arrives_for_a_cancelled_stream_is_credited_to_the_connection(new_rig: Any) -> None:
     """RFC 9113 section 5.1, case cancelled-stream-bytes-credited."""
+    rig = new_rig(WireLimits(connection_window_bytes=64 << 20)).start()
     for _ in range(20):
         ears = rig.open()
         rig.serve(rig.peer.response(ears.stream.id), rig.peer.data(ears.stream.id, bytes(10_000)))

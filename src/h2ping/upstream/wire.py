@@ -34,8 +34,9 @@ class WireLimits:
     stream_window_bytes: int = (1 << 20) + (64 << 10)
     """First receive window of one stream: what a client that never reads can make us hold. A stream whose client
     reads gets more by `WireStream.widen`; 64 KB for good would ruin downloads."""
-    connection_window_bytes: int = 64 << 20
-    """Receive window of the connection: a multiple of the stream's, so that one unread stream stalls itself only."""
+    connection_window_bytes: int = 1 << 30
+    """Receive window of the connection, what Go's client grants: a thousand streams that nobody reads, each with its
+    window full, stall themselves only. What bounds memory is the stream's window."""
     max_field_section_bytes: int = 64 << 10
     """SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113 section 6.5.2): names + values + 32 a field, of one field section."""
     max_field_block_bytes: int = 256 << 10
