@@ -48,7 +48,8 @@ PASSED: dict[str, tuple[bytes, dict[bytes, bytes | None], bytes]] = {
     "absolute for the server": (b"OPTIONS http://evil HTTP/1.1\r\nHost: y\r\n\r\n", {b":path": b"*"}, b""),
     "an IPv6 host": (b"GET / HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n", {b"host": None}, b""),
     "fields that Connection names, on two lines": (
-        b"GET /" + HEAD + b"Connection: X-A\r\nx-a: 1\r\nX-C: 1\r\nCONNECTION: x-B , ,\tx-d\r\nX-B: 1\r\nX-D: 1\r\n\r\n",
+        b"GET /" + HEAD + b"Connection: X-A\r\nx-a: 1\r\nX-C: 1\r\nCONNECTION: x-B , ,\tx-d\r\nX-B: 1\r\nX-D: 1\r\n"
+        b"\r\n",
         {b"x-a": None, b"x-b": None, b"x-d": None, b"x-c": b"1"}, b"",
     ),
     "a length that Connection names": (
