@@ -1,8 +1,9 @@
-"""What docs/gym.md and docs/deploy.md tell the reader to type, typed."""
+"""What README.md, docs/gym.md and docs/deploy.md tell the reader to type, typed."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import configparser
 import os
 import re
@@ -24,9 +25,12 @@ from h2ping.sources import load
 from tests.gym.conftest import HANG, Run, free_port
 
 if TYPE_CHECKING:
+    from h2ping.child import Running
     from h2ping.config import Settings
+    from h2ping.lab.origin import LabOrigin
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 HOST = "https://abc123.invocation.api.nvcf.nvidia.com"
 
 JUDGE = """
@@ -54,7 +58,7 @@ def settings_of(words: list[str]) -> Settings:
     return load(arguments.values, {}, "h2ping", arguments.config)[0].settings
 
 
-@pytest.mark.parametrize("document", ["gym.md", "deploy.md"])
+@pytest.mark.parametrize("document", ["../README.md", "gym.md", "deploy.md"])
 @pytest.mark.parametrize("language", ["sh", "bash"])
 def test_shell_blocks_are_shell(document: str, language: str) -> None:
     for block in blocks(document, language):
@@ -65,6 +69,48 @@ def test_shell_blocks_are_shell(document: str, language: str) -> None:
 def test_python_blocks_are_python() -> None:
     for block in blocks("deploy.md", "python"):
         ast.parse(block)
+
+
+# --- README.md -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", ["openai", "aiohttp", "httpx"])
+def test_the_readmes_client_gets_its_answer(
+    library: str, h2ping_proxy: Running, h2ping_origin: LabOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not os.environ.get("H2PING_REQUIRE_PEERS"):
+        pytest.importorskip(library)
+    monkeypatch.setenv("NVIDIA_API_KEY", "sk-none")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (block,) = [block for block in blocks("../README.md", "python") if f"import {library}\n" in block]
+    names: dict[str, Any] = {}
+    exec(block.replace("http://127.0.0.1:1250", h2ping_proxy.base_url), names)
+    if "judge" in names:
+        answer = asyncio.run(names["judge"]("A or B?"))
+    else:
+        answer = names["answer"].json() if library == "httpx" else names["answer"].to_dict()
+        names["client"].close()
+    assert answer["object"] == "chat.completion"
+    assert h2ping_origin.executed == 1
+
+
+def test_the_readmes_curl_gets_its_answer(h2ping_proxy: Running, h2ping_origin: LabOrigin) -> None:
+    (block,) = [block for block in blocks("../README.md", "sh") if "curl" in block]
+    done = subprocess.run(
+        ["bash", "-c", block.replace("http://127.0.0.1:1250", h2ping_proxy.base_url)],
+        env={**os.environ, "NO_PROXY": "*"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert '"object":"list"' in done.stdout.replace(" ", "")
+    assert h2ping_origin.executed == 1
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path, _, anchor in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)]+)\)", text)):
+        assert (ROOT / path).exists(), path
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [title.lower().replace(" ", "-") for title in titles], (path, anchor)
 
 
 # --- docs/gym.md ---------------------------------------------------------------------------------
