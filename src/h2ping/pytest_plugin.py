@@ -6,12 +6,11 @@ timers, and h2ping in front of them.
         answer = my_client(base_url=h2ping_proxy.openai_base_url)
         assert h2ping_relay.cuts == 0
 
-| fixture | what it is |
-|---|---|
-| `h2ping_origin` | `h2ping.lab.origin.LabOrigin`: HTTP/2 over TLS, answers like an OpenAI endpoint after
-`delay` | | `h2ping_relay` | `h2ping.lab.relay.Relay` in front of it, which cuts a connection after `idle_cut`
-seconds of silence | | `h2ping_proxy` | `h2ping.Running` in front of both, with a PING interval of
-`ping_interval` (default 1 s) |
+| fixture        | what it is                                                                                   |
+|----------------|----------------------------------------------------------------------------------------------|
+| `h2ping_origin` | `h2ping.lab.origin.LabOrigin`: HTTP/2 over TLS, answers like an OpenAI endpoint after `delay` |
+| `h2ping_relay`  | `h2ping.lab.relay.Relay` in front of it: cuts a connection silent for `idle_cut` seconds       |
+| `h2ping_proxy`  | `h2ping.Running` in front of both, with a PING interval of `ping_interval` (default 1 s)       |
 
 The mark's keywords are those of `h2ping.lab.script.Script`, `idle_cut` and `mode` of `Relay`, and any setting
 of h2ping. Origin and relay run in a thread of their own, so the fixtures serve plain and async tests alike.

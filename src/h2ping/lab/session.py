@@ -13,7 +13,7 @@ Theory of operation
 5. Request bodies are counted and given credit for at once; DATA of streams that are gone counts too.
 6. After the final GOAWAY the session reads on until its last stream ended, then closes.
 
-It does not know: paths, delays, JSON.
+It does not know: paths, delays, JSON, nor what a request's head must look like (head.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import hpack
 from h2ping.lab import frames
 from h2ping.lab.call import Call
 from h2ping.lab.frames import Code, Flag, FrameType, Setting
-from h2ping.lab.script import steer
+from h2ping.lab.head import RequestHead
 from h2ping.lab.transports import abort
 
 if TYPE_CHECKING:
@@ -46,10 +46,6 @@ WRITE_BATCH_BYTES = 262_144
 _DRAIN_PING = b"lab-goaw"
 _DRAIN_WAIT = 5.0
 """How long the first GOAWAY of two waits for its PING to come back, in seconds of the path."""
-
-_CONNECTION_FIELDS = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings")
-)
 
 
 class Origin(Protocol):
@@ -85,12 +81,12 @@ class Stream:
         "send_window", "session", "trailers", "unacknowledged", "verdict",
     )  # fmt: skip
 
-    def __init__(self, session: Session, stream_id: int) -> None:
+    def __init__(self, session: Session, stream_id: int, declared: int | None) -> None:
         self.session = session
         self.id = stream_id
         self.call: Call
         self.verdict = "accept"
-        self.declared: int | None = None
+        self.declared = declared
         self.remote_done = False
         self.receive_window = session.script.stream_window
         self.unacknowledged = 0
@@ -347,12 +343,17 @@ class Session(asyncio.Protocol):
             self.refused += 1
             self._out.append(frames.rst_stream(stream_id, Code.REFUSED_STREAM))
             return
-        stream = Stream(self, stream_id)
-        fault = self._parse(stream, fields)
-        if fault:
-            self.origin.violations.append(fault)
+        try:
+            head = RequestHead.of(fields)
+        except ValueError as fault:
+            self.origin.violations.append(str(fault))
             self._out.append(frames.rst_stream(stream_id, Code.PROTOCOL_ERROR))
             return
+        stream = Stream(self, stream_id, head.content_length)
+        stream.call = Call(
+            stream, connection=self.number, stream_id=stream_id, method=head.method, path=head.path,
+            fields=fields, steer=head.steer,
+        )  # fmt: skip
         self.streams[stream_id] = stream
         self.origin.peak_streams = max(self.origin.peak_streams, len(self.streams))
         self.requests += 1
@@ -365,34 +366,6 @@ class Session(asyncio.Protocol):
             self._execute(stream)
         if self.script.max_requests and self.requests >= self.script.max_requests:
             self.retire("requests")
-
-    def _parse(self, stream: Stream, fields: Fields) -> str:
-        pseudo: dict[bytes, bytes] = {}
-        regular: Fields = []
-        for name, value in fields:
-            if name.startswith(b":"):
-                if regular or name in pseudo:
-                    return f"pseudo-field {name!r} late or twice"
-                pseudo[name] = value
-            elif name != name.lower() or name in _CONNECTION_FIELDS:  # RFC 9113 sections 8.2 and 8.2.2
-                return f"field {name!r} in HTTP/2"
-            elif name == b"te" and value != b"trailers":
-                return f"te: {value!r} in HTTP/2"
-            else:
-                regular.append((name, value))
-                if name == b"content-length":
-                    stream.declared = int(value)
-        if b":method" not in pseudo or b":path" not in pseudo or b":scheme" not in pseudo:
-            return f"pseudo-fields missing: {sorted(pseudo)}"
-        try:
-            wishes = steer(regular)
-        except ValueError as error:
-            return f"x-lab field: {error}"
-        stream.call = Call(
-            stream, connection=self.number, stream_id=stream.id, method=pseudo[b":method"].decode(),
-            path=pseudo[b":path"].decode(), fields=fields, steer=wishes,
-        )  # fmt: skip
-        return ""
 
     def _on_request_end(self, stream: Stream) -> None:
         stream.remote_done = True
