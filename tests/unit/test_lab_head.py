@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from h2ping.lab.head import RequestHead
@@ -28,9 +30,8 @@ def test_a_head_in_order_is_read() -> None:
     ],
 )
 def test_a_breach_is_named(fields: list[tuple[bytes, bytes]], breach: str) -> None:
-    with pytest.raises(ValueError, match="") as caught:
+    with pytest.raises(ValueError, match=re.escape(breach)):
         RequestHead.of([*PSEUDO, *fields])
-    assert breach in str(caught.value)
 
 
 def test_pseudo_fields_may_not_be_missing() -> None:
