@@ -26,7 +26,7 @@ test-plain: $(TEST_VENV)/.done  ## every test again, the whole package on its pl
 lint: $(TEST_VENV)/.lint  ## ruff, cython-lint, codespell
 	$(TEST_VENV)/bin/ruff check .
 	$(TEST_VENV)/bin/ruff format --check .
-	PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" cython-lint src/h2ping/_fast
+	PATH="$(CURDIR)/$(TEST_VENV)/bin:$$PATH" cython-lint src/h2ping
 	$(TEST_VENV)/bin/codespell README.md CHANGELOG.md SECURITY.md docs src tests bench --skip '*.json,*.bin,tests/fuzz/corpus,*.so'
 
 types: $(TEST_VENV)/.lint  ## mypy, strict

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import h2ping
 from h2ping._fast import IMPLEMENTATION
 
 # No deadline: on a machine shared with other work a slow example says nothing about the code.
@@ -22,8 +23,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only-c", action="store_true", help="leave out the plain engine")
 
 
+def stale_modules() -> list[str]:
+    """Python files of this checkout that run in an older, compiled form."""
+    folder = Path(__file__).parents[1] / "src" / "h2ping"
+    if folder != Path(h2ping.__file__).parent:
+        return []
+    built = [(path, path.with_name(path.name.partition(".")[0] + ".py")) for path in folder.rglob("*.so")]
+    return [
+        source.name
+        for path, source in built
+        if source.exists() and source.stat().st_mtime > path.stat().st_mtime
+    ]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The compiled engine missing where it was built is a failure: skips would hide a broken build."""
+    if IMPLEMENTATION == "compiled" and (stale := stale_modules()):
+        raise pytest.UsageError(f"newer than what was compiled from it, so pip install -e . : {stale}")
     if os.environ.get("H2PING_EXPECT_C", "") in ("", "0") or IMPLEMENTATION == "compiled":
         return
     try:

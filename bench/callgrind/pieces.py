@@ -6,14 +6,25 @@ constants, and nothing here may depend on time, on addresses, or on the order of
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
+import itertools
 import struct
 import sys
 from typing import TYPE_CHECKING, Any
 
 from tests.support.client_bench import Bench
+from tests.support.fake_transport import FakeTransport, deliver
 
+from h2ping import config
+from h2ping import instance as instance_module
+from h2ping.clock import Deadlines
+from h2ping.downstream import ClientContext, make_client
+from h2ping.instance import Instance
+from h2ping.memory import Memory
+from h2ping.metrics import Metrics
+from h2ping.upstream import pool as pool_module
 from h2ping.upstream.wire import WireLimits, compiled_wire
 
 if TYPE_CHECKING:
@@ -212,6 +223,111 @@ def client_exchange_64kb() -> Callable[[], object]:
     return client_exchange(65536)
 
 
+class Stopped:
+    """A clock that costs what the loop's own does."""
+
+    def __init__(self) -> None:
+        self.now = itertools.repeat(1000.0).__next__
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Stopped:
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class Turns(asyncio.SelectorEventLoop):
+    """Once `soon` is there, what is due at the end of a turn stands in it."""
+
+    soon: list[Callable[..., object]] | None = None
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        if self.soon is None:
+            return super().call_soon(callback, *args, context=context)
+        self.soon.append(callback)
+        return None
+
+
+class SecureTransport(FakeTransport):
+    """Chose h2."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self
+
+    def selected_alpn_protocol(self) -> str:
+        return "h2"
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
+
+def proxy_request_1kb() -> Callable[[], object]:
+    """One request through all of the proxy but the sockets and TLS, on warm connections."""
+    settings = config.parse({"upstream": "https://judge.example"})
+    clock, loop = Stopped(), Turns()
+    upstream, downstream = SecureTransport(), FakeTransport()
+    made: list[Any] = []
+
+    async def dial(settings: Any, context: Any, make: Callable[[], Any]) -> Any:
+        connection = make()
+        connection.connection_made(upstream)
+        large = struct.pack(">HIHI", 4, 1 << 24, 3, 128)
+        window = frame(8, 0, 0, struct.pack(">I", 1 << 24))
+        deliver(connection, upstream, frame(4, 0, 0, large) + frame(4, 1, 0, b"") + window)
+        made.append(connection)
+        return connection
+
+    setattr(pool_module, "dial", dial)  # noqa: B010
+    setattr(instance_module, "tls_context", lambda settings: None)  # noqa: B010
+    memory = Memory(fast("arena").Arena(1 << 26), clock, 60.0, keep=False)
+    instance = Instance(settings, clock, memory, Metrics().instance(""))
+    context = ClientContext(
+        settings=settings,
+        exchanges=instance.make_exchange,
+        head_deadlines=Deadlines(clock, 30.0, lambda client: client.on_head_timeout()),
+        idle_deadlines=Deadlines(clock, 75.0, lambda client: client.on_idle_timeout()),
+        clients=set(),
+    )
+    context.loop = loop
+    client: Any = make_client(context)
+    client.connection_made(downstream)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:8000\r\ncontent-length: 1024\r\n"
+    head += b"".join(b"%b: %b\r\n" % field for field in REQUEST[4:] if field[0] != b"content-length")
+    octets = head + b"\r\n" + b"x" * 1024
+    encoder = fast("hpack").Encoder(lambda name: 1)
+    block = encoder.encode_block([*RESPONSE[:2], (b"content-length", b"1024"), *RESPONSE[3:]])
+    credit = frame(8, 0, 0, struct.pack(">I", 1024))
+
+    def turn() -> None:
+        soon = loop.soon
+        assert soon is not None
+        while soon:
+            soon.pop(0)()
+
+    def answer() -> None:
+        ident = 2 * made[0].requests - 1
+        upstream.writes.clear()
+        deliver(made[0], upstream, credit + frame(1, 4, ident, block) + frame(0, 1, ident, b"y" * 1024))
+        turn()
+        assert downstream.writes
+        downstream.writes.clear()
+
+    async def first() -> None:
+        deliver(client, downstream, octets)
+        for _ in range(10):  # turns of the loop: the dial, its end, the output
+            await asyncio.sleep(0)
+
+    def step() -> None:
+        deliver(client, downstream, octets)
+        turn()
+        answer()
+
+    loop.run_until_complete(first())
+    loop.soon = []
+    answer()
+    return step
+
+
 PIECES = [
     hpack_encode_request,
     hpack_decode_request,
@@ -223,6 +339,7 @@ PIECES = [
     mux_ping,
     client_exchange_1kb,
     client_exchange_64kb,
+    proxy_request_1kb,
 ]
 
 

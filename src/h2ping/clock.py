@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-
-KeyT = TypeVar("KeyT")
-"""Hashable by identity."""
 
 
 class Timer(Protocol):
@@ -42,7 +39,7 @@ class LoopClock:
         return self._loop.call_later(delay, callback)
 
 
-class Deadlines(Generic[KeyT]):
+class Deadlines:
     """Many deadlines of one length behind one timer.
 
     Equal lengths expire in the order they were set, so a dict is the queue: adding, discarding and expiring are
@@ -51,17 +48,17 @@ class Deadlines(Generic[KeyT]):
 
     __slots__ = ("_clock", "_due", "_on_expire", "_timer", "timeout")
 
-    def __init__(self, clock: Clock, timeout: float, on_expire: Callable[[KeyT], None]) -> None:
+    def __init__(self, clock: Clock, timeout: float, on_expire: Callable[[Any], None]) -> None:
         self.timeout = timeout
         self._clock = clock
         self._on_expire = on_expire
-        self._due: dict[KeyT, float] = {}
+        self._due: dict[object, float] = {}
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._due)
 
-    def add(self, key: KeyT) -> None:
+    def add(self, key: object) -> None:
         """Set the deadline of `key`, from now on."""
         if not self.timeout:
             return
@@ -70,7 +67,7 @@ class Deadlines(Generic[KeyT]):
         if self._timer is None:
             self._timer = self._clock.call_later(self.timeout, self._fire)
 
-    def discard(self, key: KeyT) -> None:
+    def discard(self, key: object) -> None:
         """Take the deadline of `key` back; the timer stays armed and finds out when it fires."""
         self._due.pop(key, None)
 

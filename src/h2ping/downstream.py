@@ -109,14 +109,14 @@ class ClientContext:
 
     settings: Settings
     exchanges: Callable[[Request, Client], Exchange]
-    head_deadlines: Deadlines[Client]
-    idle_deadlines: Deadlines[Client]
+    head_deadlines: Deadlines
+    idle_deadlines: Deadlines
     clients: set[Client]
     draining: bool = False
     program: str = "h2ping"
     on_refused: Callable[[DownstreamError, bytes, bytes], None] | None = None
     """Told of requests that were answered before they had an exchange; method and target as far as known."""
-    linger_deadlines: Deadlines[Client] | None = None
+    linger_deadlines: Deadlines | None = None
     door: Door | None = None
     """Told of those who come and go."""
     dirty: list[Client] = field(default_factory=list)

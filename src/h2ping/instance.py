@@ -36,9 +36,7 @@ class Instance:
         self.authority = settings.upstream.authority
         self.pool = Pool(settings, tls_context(settings), clock, metrics.round_trip)
         self.exchanges: dict[Exchange, None] = {}
-        self.first_byte: Deadlines[Exchange] = Deadlines(
-            clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout
-        )
+        self.first_byte = Deadlines(clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout)
         self.next_ident: Callable[[], int] = itertools.count(1).__next__
         self._empty: asyncio.Future[None] | None = None
 

@@ -101,7 +101,7 @@ class Memory:
         """Who has the window that is set aside."""
         self._aside = SET_ASIDE_BYTES if packer is not None and arena.limit else 0
         arena.charge(self._aside)
-        self._deadlines: Deadlines[Claimant] = Deadlines(clock, queue_timeout, self._on_timeout)
+        self._deadlines = Deadlines(clock, queue_timeout, self._on_timeout)
         self._trim_timer: Timer | None = None
         self._released_at = 0.0
         self._serving = False

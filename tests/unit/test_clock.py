@@ -13,7 +13,7 @@ from h2ping.clock import Deadlines
 def test_deadlines_expire_in_the_order_they_were_set() -> None:
     clock = FakeClock()
     gone: list[Any] = []
-    deadlines: Deadlines[str] = Deadlines(clock, 5.0, lambda key: gone.append((key, clock.now())))
+    deadlines = Deadlines(clock, 5.0, lambda key: gone.append((key, clock.now())))
     start = clock.now()
     deadlines.add("a")
     clock.advance(2)
@@ -25,7 +25,7 @@ def test_deadlines_expire_in_the_order_they_were_set() -> None:
 def test_a_deadline_that_is_set_again_counts_from_then() -> None:
     clock = FakeClock()
     gone: list[Any] = []
-    deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
+    deadlines = Deadlines(clock, 5.0, gone.append)
     deadlines.add("a")
     clock.advance(4)
     deadlines.add("a")
@@ -38,7 +38,7 @@ def test_a_deadline_that_is_set_again_counts_from_then() -> None:
 def test_a_discarded_deadline_never_expires() -> None:
     clock = FakeClock()
     gone: list[Any] = []
-    deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
+    deadlines = Deadlines(clock, 5.0, gone.append)
     deadlines.add("a")
     deadlines.discard("a")
     clock.advance(100)
@@ -49,7 +49,7 @@ def test_a_discarded_deadline_never_expires() -> None:
 def test_a_thousand_deadlines_need_one_timer() -> None:
     clock = FakeClock()
     gone: list[Any] = []
-    deadlines: Deadlines[int] = Deadlines(clock, 5.0, gone.append)
+    deadlines = Deadlines(clock, 5.0, gone.append)
     for key in range(1000):
         deadlines.add(key)
     assert clock.pending == 1
@@ -60,7 +60,7 @@ def test_a_thousand_deadlines_need_one_timer() -> None:
 def test_a_timeout_of_zero_sets_no_deadline() -> None:
     clock = FakeClock()
     gone: list[Any] = []
-    deadlines: Deadlines[str] = Deadlines(clock, 0, gone.append)
+    deadlines = Deadlines(clock, 0, gone.append)
     deadlines.add("a")
     assert (len(deadlines), clock.pending) == (0, 0)
 
@@ -68,7 +68,7 @@ def test_a_timeout_of_zero_sets_no_deadline() -> None:
 def test_closed_deadlines_leave_no_timer() -> None:
     clock = FakeClock()
     gone: list[Any] = []
-    deadlines: Deadlines[str] = Deadlines(clock, 5.0, gone.append)
+    deadlines = Deadlines(clock, 5.0, gone.append)
     deadlines.add("a")
     deadlines.close()
     clock.advance(10)
@@ -85,7 +85,7 @@ def test_a_callback_that_raises_costs_no_other_its_deadline() -> None:
         if key == "a":
             raise RuntimeError
 
-    deadlines: Deadlines[str] = Deadlines(clock, 5.0, expire)
+    deadlines = Deadlines(clock, 5.0, expire)
     deadlines.add("a")
     deadlines.add("b")
     with pytest.raises(RuntimeError):

@@ -175,8 +175,8 @@ class Pool:
         self._peer_max = -1
         self._waiting: dict[Waiter, _Wait] = {}
         self._assigning = False
-        self._deadlines: Deadlines[Waiter] = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
-        self._idle: Deadlines[Connection] = Deadlines(clock, idle_close(settings), self._on_idle)
+        self._deadlines = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
+        self._idle = Deadlines(clock, idle_close(settings), self._on_idle)
         self._retire_timers: dict[Connection, Timer] = {}
         self._request_limits: dict[Connection, int] = {}
         self._replace_at: dict[Connection, int] = {}

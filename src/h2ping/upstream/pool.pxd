@@ -1,0 +1,56 @@
+"""Types of pool.py for its compiled form."""
+
+from h2ping.clock cimport Deadlines
+
+cdef class Slots:
+    cdef list _slots
+    cdef Py_ssize_t _least
+
+    cpdef place(self, connection, Py_ssize_t load)
+    cpdef least(self)
+
+
+cdef class Pool:
+    cdef readonly object cadence
+    cdef readonly dict connections
+    cdef readonly Py_ssize_t dialled
+    cdef readonly Py_ssize_t dials_failed
+    cdef readonly object limits
+    cdef object _settings
+    cdef object _context
+    cdef object _clock
+    cdef object _on_round_trip
+    cdef Slots _slots
+    cdef Py_ssize_t _usable
+    cdef Py_ssize_t _peer_limit
+    cdef Py_ssize_t _peer_max
+    cdef dict _waiting
+    cdef bint _assigning
+    cdef Deadlines _deadlines
+    cdef Deadlines _idle
+    cdef dict _retire_timers
+    cdef dict _request_limits
+    cdef dict _replace_at
+    cdef readonly set _dials
+    cdef double _delay
+    cdef object _delay_timer
+    cdef object _dial_error
+    cdef object _reach
+    cdef Py_ssize_t _burst
+    cdef bint _unreachable
+    cdef object _closed
+
+    cpdef acquire(self, waiter)
+    cpdef cancel(self, waiter)
+    cpdef on_load(self, connection)
+    cdef object _place(self, connection)
+    cdef bint _has_hope(self) except -1
+    cdef bint _may_grow(self) except -1
+    cdef object _find(self)
+    cdef object _assign(self)
+    cdef object _dial_missing(self)
+
+
+cdef class _Wait:
+    cdef readonly double since
+    cdef public Py_ssize_t failures
