@@ -50,16 +50,16 @@ def pytest_configure(config: pytest.Config) -> None:
     raise pytest.UsageError(f"H2PING_EXPECT_C is set, but the compiled engine is not there: {reason}")
 
 
-REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers", "unit")
-"""Tests of whole processes over real sockets, and the few of tests/unit that open some. On a machine that is busy
-with other work one of hundreds may miss a limit in time; it is run again, twice at most, and the report names it.
-What is wrong fails three times."""
+REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers")
+"""Tests of whole processes over real sockets; the few elsewhere that open some have the mark `sockets`. On a machine
+that is busy with other work one of hundreds may miss a limit in time; it is run again, twice at most, and the report
+names it. What is wrong fails three times."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(folder).parts[0] in REAL_TIME:
+        if item.path.relative_to(folder).parts[0] in REAL_TIME or item.get_closest_marker("sockets"):
             item.add_marker(pytest.mark.flaky(reruns=2))
 
 

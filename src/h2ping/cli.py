@@ -80,7 +80,9 @@ def _serve(arguments: Arguments, program: str) -> int:
 
     instances = load(arguments.values, os.environ, program, arguments.config)
     from h2ping import log
+    from h2ping.lifecycle import open_standard_streams
 
+    open_standard_streams()
     main_settings = instances[0].settings
     sink = log.configure(main_settings.log_level, main_settings.log_format)
     try:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from h2ping.address import HOST_NAME, Address, ProhibitedValue, Upstream
 from h2ping.errors import PERMANENT_STATUS, ConfigError
+from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE
 from h2ping.units import (
     brief_duration,
     format_duration,
@@ -39,12 +40,6 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "h2ping"
 SIDECAR: Final = "h2-ping-sidecar"
-
-ACCELERATOR_IDLE_LIMIT: Final = 340.0
-"""AWS Global Accelerator drops a connection after this much silence; fixed, any byte moves it."""
-
-OLDEST_CONNECTION: Final = 3600.0
-"""AWS ALB closes a connection at this age whatever passes on it, so a connection must be retired before."""
 
 SMALLEST_MEMORY: Final = 2**20
 """Below 1 MiB not even a few stream windows of 256 KiB fit, and nothing would move."""
@@ -218,13 +213,13 @@ class Settings:
         KEEPING, DURATION, 15.0, "time in which a connection must show a sign of life after a PING was due"
     )  # fmt: skip
     idle_limit: float = _setting(
-        KEEPING, DURATION, ACCELERATOR_IDLE_LIMIT,
-        "silence after which the path cuts a connection (AWS Global Accelerator: 340s)",
+        KEEPING, DURATION, ACCELERATOR_IDLE,
+        f"silence after which the path cuts a connection (AWS Global Accelerator: {ACCELERATOR_IDLE:g}s)",
     )  # fmt: skip
     max_conn_age: float = _setting(
         KEEPING, DURATION, 3000.0,
         "retire an upstream connection at 90-100 % of this age: requests in flight finish on it, new ones "
-        "use a fresh one; 0 never; must be below 3600s",
+        f"use a fresh one; 0 never; must be below {ALB_AGE:g}s",
     )  # fmt: skip
     max_requests_per_conn: int = _setting(
         KEEPING, COUNT, 9000,
@@ -387,7 +382,7 @@ def read(name: str, text: str, *, setting: str = "", is_number: bool = False) ->
     flag = FLAGS[name]
     try:
         if is_number and flag.kind.from_number is not None:
-            return flag.kind.from_number(float(text))
+            return flag.kind.from_number(_plain_number(text))
         return flag.kind.parse(text)
     except ProhibitedValue as error:
         raise ConfigError("", f"{setting or '-' + flag.name} {error}") from None
@@ -395,6 +390,13 @@ def read(name: str, text: str, *, setting: str = "", is_number: bool = False) ->
         where = setting or f"flag -{flag.name}"
         reason = f'invalid value "{_harmless(text)}" for {where}: {error}'
         raise ConfigError("", reason, exit_code=2) from None
+
+
+def _plain_number(text: str) -> float:
+    """YAML 1.1 has numbers that nobody means here: `1:30`, `0x10`, `.inf`."""
+    if not re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+", text):
+        raise ValueError("not a plain number of seconds, nor a duration such as 1m30s")
+    return float(text)
 
 
 def _harmless(text: str) -> str:
@@ -429,8 +431,8 @@ def check(settings: Settings) -> None:
             settings, "ping_interval",
             f"must be below {limit}: the path cuts a connection after {limit} without a byte (-idle-limit)",
         )  # fmt: skip
-    if settings.max_conn_age >= OLDEST_CONNECTION:
-        oldest = f"{OLDEST_CONNECTION:g}s"
+    if settings.max_conn_age >= ALB_AGE:
+        oldest = f"{ALB_AGE:g}s"
         raise _refused(
             settings, "max_conn_age", f"must be below {oldest}: an AWS ALB closes a connection at that age"
         )

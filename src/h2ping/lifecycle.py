@@ -31,6 +31,16 @@ MAC_OPEN_MAX: Final = 10240
 """macOS refuses a soft limit above OPEN_MAX though the hard limit says unlimited."""
 
 
+def open_standard_streams() -> None:
+    """Where the starter closed standard input, output or error (`2>&-`), open /dev/null in its place.
+
+    Else sockets get these numbers: the log would be written to a client, and libuv aborts when it closes one.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:  # open(2) takes the lowest free number
+        os.set_inheritable(number, True)
+    os.close(number)
+
+
 class ReadyFile:
     """Holds the process id and a newline while the program is ready. Make it when every listener is bound."""
 

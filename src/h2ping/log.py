@@ -398,6 +398,14 @@ def worker_died(number: int, process: int, how: str, in_flight: int) -> None:
     )
 
 
+def worker_replaced(number: int, process: int) -> None:
+    _say(logging.INFO, None, f"worker {number} runs again (process {process})")
+
+
+def copy_compressed(size: int) -> None:
+    _say(logging.DEBUG, None, f"compressed the kept copy of a request body to {size} bytes")
+
+
 def copies_given_up(count: int) -> None:
     text = f"memory pressure: gave up the kept copies of {count} request bodies; those are not sent again"
     _say(logging.WARNING, None, text)

@@ -269,6 +269,7 @@ class Memory:
         if claimant is not None and pieces is not None:
             self.packed += 1
             claimant.on_packed(pieces)
+            log.copy_compressed(sum(map(len, pieces)))
             self._trim_later()
         if not self.is_roomy:
             self._pack_oldest()

@@ -15,6 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
+from h2ping.timers import ACCELERATOR_IDLE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -31,13 +33,13 @@ DURATION_BUCKETS: Final = (
     60.0,
     120.0,
     240.0,
-    340.0,
+    ACCELERATOR_IDLE,
     480.0,
     600.0,
     900.0,
     1800.0,
 )
-"""Seconds. Judge calls take minutes; 340 s is where the accelerator cuts, so it is a bound of its own."""
+"""Seconds. Judge calls take minutes; where the accelerator cuts is a bound of its own."""
 
 ROUND_TRIP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
 

@@ -33,10 +33,12 @@ class Evidence:
     """Value of the request's NVCF-POLL-SECONDS field."""
 
 
-ALB_IDLE = (60.0, 1200.0, 3600.0)
 ALB_AGE = 3600.0
+"""An ALB closes a connection at this age whatever passes on it, so a connection must be retired before."""
+ALB_IDLE = (60.0, 1200.0, 3600.0)
 ALB_REQUESTS = 10_000
 ACCELERATOR_IDLE = 340.0
+"""Global Accelerator drops a connection after this much silence; fixed, any byte moves it."""
 NAT_IDLE = 350.0
 POLL_DEFAULTS = (60.0, 300.0)
 POLL_MARGIN = 2.0
@@ -46,13 +48,13 @@ POLL_MARGIN = 2.0
 def looks_like(seen: Evidence) -> str:
     """A short phrase with its evidence, or nothing when no known timer fits."""
     if _near(seen.silent, ACCELERATOR_IDLE):
-        what = "the accelerator's idle limit of 340s"
+        what = f"the accelerator's idle limit of {ACCELERATOR_IDLE:g}s"
         return f"looks like {what} (silent for {seen.silent:.0f}s): use a shorter -ping-interval"
     if _near(seen.silent, NAT_IDLE):
-        what = "a NAT's or NLB's idle limit of 350s"
+        what = f"a NAT's or NLB's idle limit of {NAT_IDLE:g}s"
         return f"looks like {what} (silent for {seen.silent:.0f}s): use a shorter -ping-interval"
     if _near(seen.age, ALB_AGE):
-        what = "the balancer's connection age of 3600s"
+        what = f"the balancer's connection age of {ALB_AGE:g}s"
         return f"looks like {what} (connection {seen.age:.0f}s old): lower -max-conn-age"
     if abs(seen.requests - ALB_REQUESTS) <= ALB_REQUESTS // 200:
         return (

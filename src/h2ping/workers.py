@@ -221,6 +221,8 @@ class Supervisor:
             delay = 0.0 if loop.time() - begun > HEALTHY_AFTER else min(DELAY_MOST, delay * 2 or 0.1)
             await asyncio.sleep(delay)
             worker = await self._spawn(worker.number)
+            if await worker.listen():
+                log.worker_replaced(worker.number, worker.process.pid)
 
     async def _drain(self) -> None:
         in_flight = sum(worker.in_flight for worker in self._workers.values())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 from h2ping.lab.prompts import prompts
-from tests.e2e.test_process import admin_port, visit
 from tests.support.framing import goaway
 from tests.support.stage import certificates, stage
 from tests.support.zstd import need_zstd
@@ -21,15 +19,10 @@ __all__ = ["certificates", "stage"]
 
 async def compressed(proxy: Proxy, count: int) -> dict[str, Any]:
     """The proxy's books of memory, once so many copies are compressed."""
-    port = await admin_port(proxy)
-
-    end = asyncio.get_running_loop().time() + 20
-    while True:  # another process counts, and tells nobody
-        memory: dict[str, Any] = json.loads((await visit(port, "/connections")).body)["memory"]
-        if memory["copies_compressed"] >= count:
-            return memory
-        assert asyncio.get_running_loop().time() < end, memory
-        await asyncio.sleep(0.02)
+    done = "compressed the kept copy"
+    await proxy.bell.until(lambda: len(proxy.matching(done)) >= count, f"{count} lines: {done}")
+    memory: dict[str, Any] = json.loads(await proxy.page("/connections"))["memory"]
+    return memory
 
 
 async def test_a_request_whose_copy_was_compressed_is_sent_again_with_the_same_bytes(stage: Stage) -> None:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from h2ping import config
-from h2ping.workers import added, how_it_ended, share_of
+from h2ping.workers import SNAPSHOT_EVERY, added, how_it_ended, share_of
 from tests.e2e.test_process import ORPHAN_LIMIT, admin_port, answer_with_path, visit
+from tests.support.bell import pace
 from tests.support.stage import any_stage, certificates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.proxy import Proxy
     from tests.support.scripted_origin import Request
     from tests.support.stage import Stage
@@ -34,13 +33,21 @@ def workers_of(proxy: Proxy) -> set[int]:
     return {int(child) for child in children.split()}
 
 
-async def until(look: Callable[[], Any], within: float = 20.0) -> Any:
-    """Ask again and again; the state of another process tells nobody that it changed."""
-    end = asyncio.get_running_loop().time() + within
-    while not (found := look()):
-        assert asyncio.get_running_loop().time() < end, "it never happened"
-        await asyncio.sleep(0.01)
-    return found
+async def gone(processes: set[int], within: float) -> None:
+    """Return once all have ended: a pidfd becomes readable then."""
+    loop = asyncio.get_running_loop()
+    for process in processes:
+        try:
+            pidfd = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        ended = asyncio.Event()
+        loop.add_reader(pidfd, ended.set)
+        try:
+            await asyncio.wait_for(ended.wait(), within)
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
 
 
 async def counted(port: int) -> int:
@@ -53,12 +60,9 @@ async def counted(port: int) -> int:
 
 
 async def until_counted(port: int, wanted: int) -> None:
-    while await counted(port) < wanted:  # noqa: ASYNC110 - another process counts
-        await asyncio.sleep(0.05)
-
-
-def alive(processes: set[int]) -> set[int]:
-    return {process for process in processes if Path(f"/proc/{process}").exists()}
+    """Workers tell their counts once every SNAPSHOT_EVERY: as often is worth a look."""
+    while await counted(port) < wanted:
+        await pace(SNAPSHOT_EVERY / 2)
 
 
 async def start(stage: Stage, behaviour: Any = answer_with_path, *flags: str) -> Proxy:
@@ -89,7 +93,8 @@ async def test_a_worker_that_dies_is_replaced_and_its_loss_is_reported(any_stage
     for victim in before:
         os.kill(victim, signal.SIGKILL)
         await proxy.logged(f"(process {victim}) died: SIGKILL")
-    await until(lambda: len(workers_of(proxy) - before) == 2)
+    again = [await proxy.logged(f"worker {number} runs again (process ") for number in (1, 2)]
+    assert workers_of(proxy) == {int(line.partition("(process ")[2].rstrip(")")) for line in again}
     assert (await any_stage.ask(proxy, "GET", "/x")).status == 200
     assert await counted(admin) >= 1
 
@@ -97,17 +102,15 @@ async def test_a_worker_that_dies_is_replaced_and_its_loss_is_reported(any_stage
 @linux
 async def test_a_signal_lets_the_requests_of_all_workers_finish(any_stage: Stage) -> None:
     gate = asyncio.Event()
-    begun: list[Request] = []
 
     async def hold(request: Request) -> None:
-        begun.append(request)
         await gate.wait()
         request.respond(200, b"late")
 
     proxy = await start(any_stage, hold)
     workers = workers_of(proxy)
     asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
-    await until(lambda: len(begun) == 8)
+    await any_stage.origins[0].request(8)
     os.kill(proxy.pid, signal.SIGTERM)
     await proxy.logged("shutdown requested; draining")
     gate.set()
@@ -116,7 +119,7 @@ async def test_a_signal_lets_the_requests_of_all_workers_finish(any_stage: Stage
     ] * 8
     assert await proxy.exited() == 0
     assert proxy.log.rstrip().endswith("stopped")
-    assert not alive(workers)
+    await gone(workers, ORPHAN_LIMIT)
 
 
 @linux
@@ -126,7 +129,7 @@ async def test_workers_end_with_their_parent_and_the_port_is_free(any_stage: Sta
     os.kill(proxy.pid, signal.SIGKILL)
     await proxy.exited()
     any_stage.proxies.remove(proxy)
-    await until(lambda: not alive(workers), ORPHAN_LIMIT)
+    await gone(workers, ORPHAN_LIMIT)
     with socket.create_server(("127.0.0.1", port)):
         pass
 

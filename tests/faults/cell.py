@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from h2ping.errors import CAUSES
 from tests.faults.result import Moment, Result
+from tests.support.bell import pace
 from tests.support.client import Client, request_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 BODY = bytes(range(250)) * 4
 HALF = len(BODY) // 2
 NEXT_TRIES = 60
+REPEATS_AFTER = 0.1
+"""Of a client that was told 502 or 503: its pause before the next try."""
 PATIENCE = 25.0
 """A cell that takes longer hangs."""
 
@@ -209,7 +212,7 @@ class Cell(abc.ABC):
                 await client.gone()
             if response is not None and response.status == 200:
                 break
-            await asyncio.sleep(0.1)
+            await pace(REPEATS_AFTER)
         self.result.following = str(response.status) if response is not None else "cut"
         if self.result.following != "200":
             self.wrong("the next request fails")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
+pytestmark = pytest.mark.sockets
+
 STATE: dict[str, Any] = {"memory": {"limit": 5}, "instances": []}
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from h2ping.config import Settings
 
+pytestmark = pytest.mark.sockets
+
 ROOT = Path(__file__).parents[2]
 UPSTREAM = ["-upstream", "https://api.example"]
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.sockets
+
+
 def with_attributes(error: Exception, **attributes: Any) -> Exception:
     for name, value in attributes.items():
         setattr(error, name, value)

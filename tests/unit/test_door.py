@@ -9,6 +9,8 @@ import pytest
 
 from h2ping.door import Door
 
+pytestmark = pytest.mark.sockets
+
 MOST = 16
 
 

@@ -19,6 +19,8 @@ from h2ping.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sockets
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 

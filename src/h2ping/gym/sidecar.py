@@ -24,8 +24,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from h2ping.address import Address, Upstream
-from h2ping.config import ACCELERATOR_IDLE_LIMIT, OLDEST_CONNECTION
 from h2ping.errors import ConfigError
+from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE
 from h2ping.units import format_duration, parse_boolean, parse_duration, parse_seconds
 
 BLOCK = "sidecar"
@@ -173,9 +173,9 @@ class _Reader:
 
     def ping_interval(self, value: object, where: str) -> str:
         text, seconds = _seconds(value)
-        if not 0 < seconds < ACCELERATOR_IDLE_LIMIT:
+        if not 0 < seconds < ACCELERATOR_IDLE:
             raise ValueError(
-                f"must be above 0 and below {ACCELERATOR_IDLE_LIMIT:g}s, where the path drops silent connections, "
+                f"must be above 0 and below {ACCELERATOR_IDLE:g}s, where the path drops silent connections, "
                 f"not {text}"
             )
         return text
@@ -194,8 +194,8 @@ class _Reader:
 
     def connection_age(self, value: object, where: str) -> str:
         text, seconds = _seconds(value)
-        if not 0 <= seconds < OLDEST_CONNECTION:
-            raise ValueError(f"must be below {OLDEST_CONNECTION:g}s (0s disables it), not {text}")
+        if not 0 <= seconds < ALB_AGE:
+            raise ValueError(f"must be below {ALB_AGE:g}s (0s disables it), not {text}")
         return text
 
     def memory(self, value: object, where: str) -> str:
