@@ -26,13 +26,20 @@ class World:
         """Name of an address, `six...` or `four...`: HANGS, an error, or what stands for the socket."""
         self.tried: list[str] = []
         self.reach = Reach()
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self.resolve, raising=False)
+        self.lookups = 0
+        monkeypatch.setattr(reach_module, "_resolve", self.resolve)
         monkeypatch.setattr(reach_module, "_connect", self.attempt)
 
-    async def resolve(self, host: str, port: int, **_: object) -> list[Any]:
-        return [
-            (V6 if name.startswith("six") else V4, socket.SOCK_STREAM, 6, "", name) for name in self.outcomes
-        ]
+    def resolve(self, host: str, port: int) -> asyncio.Future[list[Any]]:
+        self.lookups += 1
+        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        answer.set_result(
+            [
+                (V6 if name.startswith("six") else V4, socket.SOCK_STREAM, 6, "", name)
+                for name in self.outcomes
+            ]
+        )
+        return answer
 
     async def attempt(self, family: int, proto: int, address: str) -> Any:
         self.tried.append(address)
@@ -118,3 +125,37 @@ async def test_only_one_of_two_sockets_that_connect_is_kept(monkeypatch: pytest.
     await asyncio.sleep(0)
     assert {left.fileno() == -1, right.fileno() == -1} == {True, False}
     sock.close()
+
+
+async def test_dials_that_begin_together_share_a_lookup_and_a_later_one_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A resolver that hangs must not have its next answer wait for the first (seen with a pool of four threads)."""
+    asked: list[asyncio.Future[list[Any]]] = []
+
+    def resolve(host: str, port: int) -> asyncio.Future[list[Any]]:
+        asked.append(asyncio.get_running_loop().create_future())
+        return asked[-1]
+
+    world = World(monkeypatch, four="socket")
+    monkeypatch.setattr(reach_module, "_resolve", resolve)
+    first, second = (asyncio.ensure_future(world.connect()) for _ in range(2))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(reach_module, "SHARED_FOR", -1)
+    third = asyncio.ensure_future(world.connect())
+    await asyncio.sleep(0)
+    assert len(asked) == 2
+    asked[1].set_result([(V4, socket.SOCK_STREAM, 6, "", "four")])
+    assert await third == "four"
+    first.cancel()
+    asked[0].set_exception(socket.gaierror(socket.EAI_AGAIN, "try again"))
+    with pytest.raises(socket.gaierror):
+        await second
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", V4), ("::1", V6), ("localhost", None)])
+async def test_names_and_literals_are_looked_up(host: str, family: int | None) -> None:
+    found = await reach_module._resolve(host, 443)
+    assert family in (None, found[0][0])
+    with pytest.raises((OSError, UnicodeError)):
+        await reach_module._resolve("a" * 70, 443)

@@ -6,7 +6,9 @@ Theory of operation
    path that swallows packets costs a quarter of a second, not the whole dial.
 2. An address that failed, at TCP or later (TLS, SETTINGS), or that was overtaken, is tried after the others from then
    on, the one that failed last as the very last: dials that follow one another do not all run into the same host.
-3. The name is resolved for each dial; what resolves to one address is tried as it is.
+3. The name is resolved for each dial; dials that begin together share one answer. Lookups have threads of their own
+   that nobody waits for: one that hangs for its whole timeout neither fills a pool of a few threads, so that the next
+   finds no place, nor keeps the program from ending.
 
 This module knows neither TLS nor deadlines.
 """
@@ -14,9 +16,11 @@ This module knows neither TLS nor deadlines.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 
 ATTEMPT_DELAY = 0.25
 """RFC 8305 section 8."""
+
+SHARED_FOR = 0.5
+"""Seconds for which a lookup takes further dials. One that is older may hang, and the next may not."""
 
 _NO_WAY_THERE = frozenset(
     (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETDOWN)
@@ -37,6 +44,8 @@ class Reach:
     def __init__(self) -> None:
         self._failed: dict[Any, None] = {}
         """In the order of their last failure."""
+        self._lookup: asyncio.Future[list[Any]] | None = None
+        self._asked_at = 0.0
 
     def on_failed(self, address: Any) -> None:
         """No connection came of it."""
@@ -49,7 +58,7 @@ class Reach:
 
     async def connect(self, host: str, port: int) -> tuple[socket.socket, Any]:
         """A connected socket and its address. Raises OSError of the address whose failure tells most."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await self._resolved(host, port)
         ways = self._ordered(
             dict.fromkeys((family, proto, address) for family, _, proto, _, address in found)
         )
@@ -83,6 +92,13 @@ class Reach:
             self.on_failed(address)
         return sock, reached
 
+    async def _resolved(self, host: str, port: int) -> list[Any]:
+        now = asyncio.get_running_loop().time()
+        if self._lookup is None or self._lookup.done() or now - self._asked_at > SHARED_FOR:
+            self._asked_at = now
+            self._lookup = _resolve(host, port)
+        return await asyncio.shield(self._lookup)
+
     def _ordered(self, ways: Iterable[tuple[int, int, Any]]) -> list[tuple[int, int, Any]]:
         by_family: dict[int, list[tuple[int, int, Any]]] = {}
         for way in ways:
@@ -90,6 +106,33 @@ class Reach:
         turns = itertools.chain.from_iterable(itertools.zip_longest(*by_family.values()))
         last = {address: number for number, address in enumerate(self._failed)}
         return sorted((way for way in turns if way is not None), key=lambda way: last.get(way[2], -1))
+
+
+def _resolve(host: str, port: int) -> asyncio.Future[list[Any]]:
+    """What getaddrinfo says or raises, in time."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[Any]] = loop.create_future()
+
+    def settle(found: list[Any] | Exception) -> None:
+        if answer.cancelled():
+            return
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+            answer.exception()  # retrieved here: all who asked may have given up
+        else:
+            answer.set_result(found)
+
+    def ask() -> None:
+        found: list[Any] | Exception
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except Exception as error:  # raised again for who awaits it
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name="resolve", daemon=True).start()
+    return answer
 
 
 async def _connect(family: int, proto: int, address: Any) -> socket.socket:
