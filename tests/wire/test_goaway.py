@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from h2ping.errors import CONNECTION_LOST, GOAWAY_REFUSED, Processed, UpstreamError
+from h2ping.errors import CONNECTION_LOST, GOAWAY_REFUSED, STREAM_RESET, Processed, UpstreamError
 from tests.support.frames import (
     DATA,
     ENHANCE_YOUR_CALM,
@@ -123,15 +123,6 @@ def test_what_a_refused_stream_still_gets_is_dropped(rig: Rig) -> None:
     assert first.heard == [("response", 200, [(b"x-a", b"b")], True)]
 
 
-def test_a_response_that_began_on_a_refused_stream_is_refused_all_the_same(rig: Rig) -> None:
-    """The server says it was not processed; that the head came out is for the retry rules to weigh."""
-    rig.open()
-    second = rig.open()
-    rig.serve(rig.peer.response(3), rig.peer.goaway(1))
-    assert second.calls == ["response", "failed"]
-    assert second.failure.cause is GOAWAY_REFUSED
-
-
 def test_a_refused_upload_sends_no_more(rig: Rig) -> None:
     ears = rig.open(rig.body(b"x" * 200_000), method=b"POST")
     assert ears.stream.id == 1
@@ -230,6 +221,15 @@ def test_a_request_whose_headers_never_left_was_never_sent(rig: Rig) -> None:
     assert sent.failure is lost
     assert kept.failure.processed is Processed.NEVER_SENT
     assert (kept.failure.cause, kept.failure.detail) == (CONNECTION_LOST, "reset by the peer")
+
+
+@pytest.mark.parametrize("status", [103, 200])
+def test_goaway_below_a_stream_that_was_being_answered_proves_nothing(rig: Rig, status: int) -> None:
+    """RFC 9113 section 6.8 with 8.7: as with REFUSED_STREAM, a server that has answered has processed."""
+    ears = rig.open()
+    rig.serve(rig.peer.response(1, status), rig.peer.goaway(0))
+    assert ears.failure.cause is STREAM_RESET
+    assert ears.failure.processed is Processed.MAYBE
 
 
 def test_a_receiver_that_raises_keeps_no_other_from_hearing_that_all_is_over(rig: Rig) -> None:

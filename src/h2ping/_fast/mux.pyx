@@ -866,7 +866,10 @@ cdef class Mux:
             if stream.id <= last or stream.over:    # over: by what the failure of an earlier one set off
                 continue
             self.remember_cut(stream)       # a peer that answers it all the same is not told off
-            error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)
+            if stream.responded or stream.interims:     # who has begun to answer has begun to process
+                error = UpstreamError(STREAM_RESET, "GOAWAY below a stream that was being answered", code=code)
+            else:
+                error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)
             self.fail_stream(stream, NO_CODE, error)
         self.owner.on_goaway(last, code, debug)
         return 0

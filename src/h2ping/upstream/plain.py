@@ -638,7 +638,12 @@ class PlainWire:
             self._remember_cut(stream)
             self._h2.reset_stream(stream.id, ErrorCode.CANCEL)
             self._h2.data_to_send()
-            error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)
+            if stream.responded or stream.interims:  # who has begun to answer has begun to process
+                error = UpstreamError(
+                    STREAM_RESET, "GOAWAY below a stream that was being answered", code=code
+                )
+            else:
+                error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)
             self._fail_stream(stream, None, error)
         self._owner.on_goaway(last, code, frame.payload[8:])
 
