@@ -10,6 +10,8 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
+from h2ping.lab.watch import Watch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -41,6 +43,7 @@ class Proxy:
         self.admin_port = 0
         """Of its admin listener, when it has one and said so."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self.watch = Watch()
         self.census: list[str] = []
         """What lab.census wrote, as JSON."""
         self.defects: deque[str] = deque(maxlen=LOG_LINES)
@@ -87,6 +90,7 @@ class Proxy:
             self.log.append(text)
             if text.startswith("census "):
                 self.census.append(text[7:])
+                self.watch.changed()
             elif any(word in text for word in DEFECTS):
                 self.defects.append(text)
             if (admin := ADMIN.search(text)) and not self.admin_port:

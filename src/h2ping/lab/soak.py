@@ -251,10 +251,7 @@ class Soak:
         seen = len(self.proxy.census)
         os.kill(self.proxy.pid, signal.SIGUSR1)
         state = await self._state()
-        for _ in range(100):
-            if len(self.proxy.census) > seen:
-                break
-            await asyncio.sleep(0.05)
+        await self.proxy.watch.until(lambda: len(self.proxy.census) > seen)
         pid = self.proxy.pid
         return Mark(resident_bytes(pid), _descriptors(pid), json.loads(self.proxy.census[-1]), state)
 
