@@ -33,15 +33,13 @@ def main() -> int:
     listener.listen()
     if kind == "never ready":
         signal.pause()
-    stopped: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # one that comes early waits for sigwait
     ready = Path(values["-ready-file"])
     ready.write_text(f"{os.getpid()}\n")
     print(f"listening on {values['-listen']} -> {values['-upstream']}", flush=True)
     if kind == "dies with 0":
         return 0
-    while not stopped:
-        signal.pause()
+    signal.sigwait({signal.SIGTERM})
     with Path(os.environ["FAKE_GYM_EVENTS"]).open("a") as events:
         events.write("proxy stopped\n")
     ready.unlink()

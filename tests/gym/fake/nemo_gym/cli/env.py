@@ -20,8 +20,8 @@ KIND = os.environ.get("FAKE_GYM", "")
 SERVER = """
 import signal, sys
 signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
-print("server up", flush=True)
 try:
+    print("server up", flush=True)
     signal.pause()
 finally:
     open(sys.argv[1], "a").write("server stopped\\n")
