@@ -9,7 +9,7 @@ MINUTES ?= 5
 HOURS ?= 1
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick soak fuzz callgrind sanitize clean help
+.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick soak fuzz callgrind fuzz-short sanitize clean help
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ fuzz: $(TEST_VENV)/.done  ## HOURS=n of coverage-guided fuzzing under sanitizers
 	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m tests.fuzz \
 		--seconds $$(awk 'BEGIN { print $(HOURS) * 3600 / 3 }')
 	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q tests/property
+
+fuzz-short: $(TEST_VENV)/.done  ## a minute of it for each target, on one core
+	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m tests.fuzz --seconds 60 --at-once 1
 
 bench: $(TEST_VENV)/.done peers  ## against Go, Envoy and nghttpx; the tables in README.md and docs/performance.md
 	$(TEST_VENV)/bin/python -m bench

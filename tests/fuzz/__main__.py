@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of every target: `.ci/sanitized python -m tests.fuzz --seconds 60`.
 
-1. libFuzzer runs each target for so long, two at a time, on the compiled engine with sanitizers, and keeps the inputs
+1. libFuzzer runs each target for so long, on the compiled engine with sanitizers, and keeps the inputs
    that went a new way (build/fuzz/corpus), starting from tests/fuzz/corpus.
 2. What it kept is run once more on the ordinary build over both engines, which must come to the same end.
 3. An input that fails is a finding: its path, and the command that runs it again, are the last lines printed.
@@ -102,6 +102,7 @@ def merge(target: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
+    parser.add_argument("--at-once", type=int, default=2, help="targets (default: %(default)s)")
     parser.add_argument("--merge", action="store_true", help="renew tests/fuzz/corpus")
     parser.add_argument("--replay", nargs=2, metavar=("TARGET", "FILE"))
     parser.add_argument("targets", nargs="*", help="all when none is named")
@@ -118,7 +119,7 @@ def main() -> None:
         for target in targets:
             merge(target)
         return
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(given.at_once) as pool:
         found = dict(zip(targets, pool.map(lambda target: fuzz(target, given.seconds), targets), strict=True))
     for target, paths in found.items():
         for path in paths:

@@ -38,6 +38,10 @@ NAMES = ("server", "x-id", "content-type", "set-cookie", "X-Upper", "", "connect
 VALUES = ("", "v", "text/event-stream", " leading", "trailing ", "new\nline", "nul\0", "v" * 300, "\x80")
 STATUSES = ("200", "204", "304", "404", "500", "100", "103", "101", "99", "1000", "20x", "")
 CODES = (0, 1, 2, 7, 8, 11, 0xFFFF)
+OURS, MORE, THEIRS = (
+    bytes(i * step % prime for i in range(prime)) * 800 for step, prime in ((1, 251), (7, 251), (1, 253))
+)
+"""Contents of bodies, longer than any; their periods are no size of anything."""
 
 
 class Story:
@@ -248,7 +252,7 @@ class Stage:
         body = None
         if size is not None:
             body = self.rig.arena.open(None if more else size, kept)
-            taken = body.append(bytes(i % 251 for i in range(size)))
+            taken = body.append(OURS[:size])
             if trailers:
                 body.trailers = [(b"x-sum", b"1")]
             if not more and taken == size:
@@ -285,7 +289,7 @@ class Stage:
         body = self.ears[index].body if index < len(self.ears) else None
         if body is None or body.complete:
             return
-        body.append(bytes((i * 7) % 251 for i in range(size)))
+        body.append(MORE[:size])
         if finish:
             body.finish()
         self.ears[index].stream.body_ready()
@@ -332,7 +336,7 @@ class Stage:
             )
         if kind == "data":
             stream, size, end, pad = details
-            return peer.data(stream, bytes(i % 253 for i in range(size)), end=end, pad=pad)
+            return peer.data(stream, THEIRS[:size], end=end, pad=pad)
         if kind == "ping":
             return peer.ping(ack=details[0])
         if kind == "settings":
