@@ -208,7 +208,9 @@ class Stage:
             self.rig.wire.abandon(UpstreamError(CONNECTION_LOST))
             self.over = True
         wire = self.rig.wire
-        return error, self._calls(), sent, (wire.open_streams, wire.can_open, wire.max_streams)
+        # A frame of settings that is the connection's end may have been applied up to where it was wrong.
+        max_streams = None if error else wire.max_streams
+        return error, self._calls(), sent, (wire.open_streams, wire.can_open, max_streams)
 
     # --- what was to be seen
     def _calls(self) -> dict[Any, list[Any]]:
