@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 def demo(argv: Sequence[str]) -> int:
@@ -94,22 +95,44 @@ def lab(argv: Sequence[str]) -> int:
 
 def _add_foreground(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, default=0, help="port of the relay (default: a free one)")
-    parser.add_argument("--idle-cut", type=duration, default=340.0, metavar="D", help="default 340s; 0 never")
+    parser.add_argument(
+        "--idle-cut",
+        type=duration,
+        default=340.0,
+        metavar="D",
+        help="the relay cuts a connection silent for so long (340s; 0 never)",
+    )
     parser.add_argument("--mode", choices=MODES, default="rst", help="how the relay cuts (default rst)")
     parser.add_argument(
-        "--max-age", type=duration, default=3600.0, metavar="D", help="GOAWAY at this age (3600s)"
+        "--max-age",
+        type=duration,
+        default=3600.0,
+        metavar="D",
+        help="GOAWAY at this age of a connection (3600s)",
     )
     parser.add_argument(
-        "--max-requests", type=count_or_none, default=10_000, metavar="N", help="GOAWAY after N (10000)"
+        "--max-requests",
+        type=count_or_none,
+        default=10_000,
+        metavar="N",
+        help="GOAWAY after N requests on one (10000)",
     )
     parser.add_argument(
         "--max-streams", type=count, default=128, metavar="N", help="streams per connection (128)"
     )
     parser.add_argument(
-        "--goaway-every", type=count_or_none, default=0, metavar="N", help="refuse every n-th by GOAWAY"
+        "--goaway-every",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="refuse every n-th request by GOAWAY",
     )
     parser.add_argument(
-        "--refuse-every", type=count_or_none, default=0, metavar="N", help="... by REFUSED_STREAM"
+        "--refuse-every",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="refuse every n-th request by REFUSED_STREAM",
     )
     parser.add_argument("--ignore-pings", action="store_true", help="never answer a PING")
     parser.add_argument("--http1", action="store_true", help="speak HTTP/1.1 to clients that offer only that")
@@ -125,8 +148,10 @@ def _add_foreground(parser: argparse.ArgumentParser) -> None:
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
     plan = rollout.Plan()
-    parser.add_argument("--calls", type=count, default=plan.calls, help="default 600")
-    parser.add_argument("--scale", type=factor, default=100.0, metavar="N", help="default 100, as in 1:100")
+    parser.add_argument("--calls", type=count, default=plan.calls, help="how many calls (600)")
+    parser.add_argument(
+        "--scale", type=factor, default=100.0, metavar="N", help="divide every time by N (100)"
+    )
     parser.add_argument(
         "--fast-share", type=share, default=0.0, metavar="X", help="share of calls of about 1 s"
     )
@@ -135,7 +160,9 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         "--spread", type=duration, default=None, metavar="D", help="time for the others to come"
     )
     parser.add_argument("--max-conns", type=count, default=plan.max_conns, help="connections of h2ping (2)")
-    parser.add_argument("--ping-timeout", type=duration, default=plan.ping_timeout, metavar="D", help="300s")
+    parser.add_argument(
+        "--ping-timeout", type=duration, default=plan.ping_timeout, metavar="D", help="h2ping's (300s)"
+    )
     parser.add_argument("--without-ping", action="store_true", help="the control: it should not hold")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -158,18 +185,32 @@ def _trace_plan(options: argparse.Namespace) -> rollout.Plan:
 
 def _add_proof(parser: argparse.ArgumentParser) -> None:
     plan = proof.Plan()
-    parser.add_argument("--silence", type=duration, default=plan.silence, metavar="D", help="default 400s")
-    parser.add_argument("--cut", type=duration, default=plan.cut, metavar="D", help="default 340s")
-    parser.add_argument("--ping-interval", type=duration, default=plan.ping_interval, metavar="D", help="60s")
+    parser.add_argument(
+        "--silence", type=duration, default=plan.silence, metavar="D", help="until the answer begins (400s)"
+    )
+    parser.add_argument(
+        "--cut",
+        type=duration,
+        default=plan.cut,
+        metavar="D",
+        help="the relay cuts a connection silent for so long (340s)",
+    )
+    parser.add_argument(
+        "--ping-interval", type=duration, default=plan.ping_interval, metavar="D", help="h2ping's (60s)"
+    )
     parser.add_argument("--mode", choices=MODES[:2], default=plan.mode, help="how the relay cuts (rst)")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     plan = crowd.Plan()
-    parser.add_argument("--calls", type=count, default=plan.calls, help="default 2000")
-    parser.add_argument("--body", type=size, default=plan.body_bytes, metavar="BYTES", help="512KiB")
-    parser.add_argument("--limit", type=size, default=plan.limit_bytes, metavar="BYTES", help="256MiB")
+    parser.add_argument("--calls", type=count, default=plan.calls, help="how many calls (2000)")
+    parser.add_argument(
+        "--body", type=size, default=plan.body_bytes, metavar="BYTES", help="size of a body (512KiB)"
+    )
+    parser.add_argument(
+        "--limit", type=size, default=plan.limit_bytes, metavar="BYTES", help="h2ping's -max-memory (256MiB)"
+    )
     parser.add_argument("--skip-keep", action="store_true", help="leave out --memory-pressure keep")
     parser.add_argument(
         "--quoted", type=share, default=None, metavar="X",
@@ -181,9 +222,13 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def _add_soak(parser: argparse.ArgumentParser) -> None:
     plan = soak.Plan()
-    parser.add_argument("--minutes", type=factor, default=plan.minutes, metavar="N", help="default 5")
-    parser.add_argument("--callers", type=count, default=plan.callers, metavar="N", help="default 120")
-    parser.add_argument("--scale", type=factor, default=100.0, metavar="N", help="default 100, as in 1:100")
+    parser.add_argument("--minutes", type=factor, default=plan.minutes, metavar="N", help="how long (5)")
+    parser.add_argument(
+        "--callers", type=count, default=plan.callers, metavar="N", help="calls at a time (120)"
+    )
+    parser.add_argument(
+        "--scale", type=factor, default=100.0, metavar="N", help="divide every time by N (100)"
+    )
     parser.add_argument("--seed", type=int, default=plan.seed, metavar="N", help="of everything random")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
@@ -263,7 +308,7 @@ def _delay(text: str) -> float | Callable[[], float]:
 
 
 def _run(work: Coroutine[object, object, int]) -> int:
-    """On uvloop where it can be had; Ctrl-C is 130."""
+    """On uvloop where it can be had. Ctrl-C is 130; SIGTERM is 143, and leaves no CA file behind either."""
     try:
         import uvloop
 
@@ -271,8 +316,11 @@ def _run(work: Coroutine[object, object, int]) -> int:
     except ImportError:
         loop = asyncio.new_event_loop()
     task = loop.create_task(work)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         return loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        return TERMINATED
     except KeyboardInterrupt:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
