@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import random
 import os
+import random
 import resource
 import sys
 from typing import Any
