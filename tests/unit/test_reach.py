@@ -79,6 +79,9 @@ async def test_what_failed_last_is_tried_last(monkeypatch: pytest.MonkeyPatch) -
     assert chosen == ["a", "b", "c", "a", "b"]
     world.reach.on_reached("b")
     assert await world.connect() == "b"
+    for number in range(200):
+        world.reach.on_failed(number)
+    assert len(world.reach._failed) == reach_module.MOST_REMEMBERED
 
 
 @pytest.mark.parametrize(

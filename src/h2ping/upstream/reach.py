@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ATTEMPT_DELAY = 0.25
 """RFC 8305 section 8."""
 
+MOST_REMEMBERED = 64
 SHARED_FOR = 0.5
 """Seconds for which a lookup takes further dials. One that is older may hang, and the next may not."""
 
@@ -51,6 +52,8 @@ class Reach:
         """No connection came of it."""
         self._failed.pop(address, None)
         self._failed[address] = None
+        if len(self._failed) > MOST_REMEMBERED:  # a balancer's addresses change for as long as we run
+            del self._failed[next(iter(self._failed))]
 
     def on_reached(self, address: Any) -> None:
         """It serves."""
