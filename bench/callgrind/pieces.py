@@ -268,8 +268,8 @@ def proxy_request_1kb() -> Callable[[], object]:
     upstream, downstream = SecureTransport(), FakeTransport()
     made: list[Any] = []
 
-    async def dial(settings: Any, context: Any, make: Callable[[], Any]) -> Any:
-        connection = make()
+    async def dial(*given: Any) -> Any:
+        connection = given[-1]()
         connection.connection_made(upstream)
         large = struct.pack(">HIHI", 4, 1 << 24, 3, 128)
         window = frame(8, 0, 0, struct.pack(">I", 1 << 24))

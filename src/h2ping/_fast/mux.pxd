@@ -25,6 +25,7 @@ cdef class MuxStream:
     cdef bint waiting               # in the list of streams that may send
     cdef bint moved                 # sent something in the take_output that runs
     cdef uint32_t interims
+    cdef uint8_t state              # of its state machine (Mux.moves)
     # --- sizes
     cdef int64_t expected           # content bytes announced; -1: not
     cdef int64_t seen               # content bytes arrived
@@ -37,7 +38,6 @@ cdef class MuxStream:
     cdef Mux mux
     cdef object receiver
     cdef object body
-    cdef object machine             # process_input of h2's stream state machine
     cdef MuxStream next_waiting
 
     cdef int64_t available(self) except -1          # body bytes not sent
@@ -58,9 +58,10 @@ cdef class Mux:
     cdef bint draining              # GOAWAY went one way or the other
     cdef bint dead                  # connection error, or abandoned
     # --- the state machines of h2
+    cdef bytes rules                # wire.StreamRules.moves, ...
+    cdef const uint8_t* moves       # ... where its bytes are
     cdef object h2
     cdef object machines
-    cdef object advance             # process_input of the connection's machine
     # --- in: bytes
     cdef Segment segment
     cdef uint8_t header[9]
@@ -138,6 +139,7 @@ cdef class Mux:
     cdef MuxStream find(self)
     cdef int answer_closed(self) except -1
     # --- streams
+    cdef int move(self, MuxStream stream, int step) except -1
     cdef int leave(self, MuxStream stream) except -1
     cdef bint finish(self, MuxStream stream) except -1
     cdef int fail_stream(self, MuxStream stream, int64_t code, object error) except -1

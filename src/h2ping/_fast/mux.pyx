@@ -3,8 +3,8 @@
 
 Theory of operation
 -------------------
-1. h2 owns the protocol's state: its connection machine and one stream machine per stream are told every transition,
-   and SETTINGS and PING go through it. This file owns bytes: frames, field blocks, windows, the order of output.
+1. h2 owns the protocol's state: SETTINGS and PING go through its connection, and every stream moves as its stream
+   machine does, by a table that was made from it (`wire.StreamRules`). This file owns bytes: frames, field blocks, windows, the order of output.
 2. h2 never sees GOAWAY in either direction, because its machine closes on any: draining is done here (RFC 9113
    section 6.8). It never sees WINDOW_UPDATE, DATA or field blocks either; their books are kept here.
 3. The work for a request does not depend on how many streams are open: streams that may send stand in one list, and
@@ -77,6 +77,17 @@ cdef enum:                          # RFC 9113 section 7
     CODE_COMPRESSION_ERROR = 0x9
     CODE_ENHANCE_YOUR_CALM = 0xB
     NO_CODE = -1                    # no RST_STREAM: the peer has closed the stream already
+
+cdef enum:                          # what moves a stream's state machine, in the order of wire.STREAM_INPUTS
+    SENT_HEADERS = 0
+    SENT_END = 1
+    SENT_RESET = 2
+    RECEIVED_HEADERS = 3
+    RECEIVED_INTERIM = 4
+    RECEIVED_END = 5
+    RECEIVED_RESET = 6
+    STEPS = 7
+    REFUSED = 255
 
 cdef enum:
     FRAME_HEADER = 9
@@ -205,7 +216,8 @@ cdef class Mux:
         self.limits = limits
         self.machines = machines
         self.h2 = machines.connection
-        self.advance = machines.connection.state_machine.process_input
+        self.rules = machines.stream_rules.moves
+        self.moves = <const uint8_t*>PyBytes_AS_STRING(self.rules)
         self.streams = {}
         self.ending = []
         self.cut = {}
@@ -316,11 +328,12 @@ cdef class Mux:
         stream.body = body
         stream.upload_done = body is None
         self.queue_fields(fields, stream.id, body is None)
-        self.advance(machines.connection_send_headers)
-        stream.machine = machines.new_stream(stream.id).process_input
-        stream.machine(machines.send_headers)
+        if self.next_id == 1:
+            # From here on h2's connection is in one state, whatever requests, responses and resets come.
+            self.h2.state_machine.process_input(machines.connection_send_headers)
+        self.move(stream, SENT_HEADERS)
         if body is None:
-            stream.machine(machines.send_end_stream)
+            self.move(stream, SENT_END)
         stream.mux = self
         self.next_id += 2
         self.streams[stream.id] = stream
@@ -732,14 +745,12 @@ cdef class Mux:
             if stream.interims > self.max_interim:
                 error = UpstreamError(FLOOD, "interim responses without end")
                 return self.fail_stream(stream, CODE_ENHANCE_YOUR_CALM, error)
-            self.advance(self.machines.connection_receive_headers)
-            stream.machine(self.machines.receive_interim)
+            self.move(stream, RECEIVED_INTERIM)
             receiver.on_interim(head.status, fields[1:])
             return 0
         if end and head.length > 0:
             return self.malformed(stream, "content-length without content")
-        self.advance(self.machines.connection_receive_headers)
-        stream.machine(self.machines.receive_headers)
+        self.move(stream, RECEIVED_HEADERS)
         stream.expected = head.length
         stream.responded = True
         closed = self.finish(stream) if end else False
@@ -760,8 +771,7 @@ cdef class Mux:
             return self.malformed(stream, fault.decode())
         if stream.expected >= 0 and stream.seen != stream.expected:
             return self.malformed(stream, "less content than content-length")
-        self.advance(self.machines.connection_receive_headers)
-        stream.machine(self.machines.receive_headers)
+        self.move(stream, RECEIVED_HEADERS)
         closed = self.finish(stream)
         receiver.on_end(fields)
         if closed:
@@ -795,8 +805,7 @@ cdef class Mux:
         cdef uint32_t code = number_at(payload, self.frame.size, 0)
         if stream is None:
             return 0
-        self.advance(self.machines.connection_receive_reset)
-        stream.machine(self.machines.receive_reset)
+        self.move(stream, RECEIVED_RESET)
         if code == CODE_REFUSED_STREAM and not stream.responded and not stream.interims:
             error = UpstreamError(STREAM_REFUSED, processed=Processed.REFUSED, code=code)   # RFC 9113 section 8.7
         else:
@@ -897,10 +906,18 @@ cdef class Mux:
         return self.consider(stream)
 
     # --- streams -----------------------------------------------------------------------------------------------------
+    cdef int move(self, MuxStream stream, int step) except -1:
+        """One step of the stream's state machine, as h2 has it; raises h2's ProtocolError where h2 does."""
+        cdef uint8_t state = self.moves[stream.state * STEPS + step]
+        if state == REFUSED:
+            self.machines.stream_rules.refuse(stream.state, step, stream.id)
+        stream.state = state
+        return 0
+
     cdef int leave(self, MuxStream stream) except -1:
         """Take the stream off the table (rule 7)."""
         stream.over = stream.upload_done = True
-        stream.body = stream.machine = None
+        stream.body = None
         del self.streams[stream.id]
         self.open_streams -= 1
         if stream.waiting:
@@ -911,7 +928,7 @@ cdef class Mux:
 
     cdef bint finish(self, MuxStream stream) except -1:
         """The peer's END_STREAM arrived. True when that closes the stream, which is then off the table."""
-        stream.machine(self.machines.receive_end_stream)
+        self.move(stream, RECEIVED_END)
         stream.complete = True
         if stream.upload_done:
             self.leave(stream)
@@ -945,8 +962,7 @@ cdef class Mux:
 
     cdef int queue_reset(self, MuxStream stream, uint32_t code) except -1:
         self.remember_cut(stream)
-        self.advance(self.machines.connection_send_reset)
-        stream.machine(self.machines.send_reset)
+        self.move(stream, SENT_RESET)
         return self.queue_frame4(RST_STREAM, stream.id, code)
 
     cdef int remember_cut(self, MuxStream stream) except -1:
@@ -1216,7 +1232,7 @@ cdef class Mux:
         stream.send_window -= size
         self.send_window -= size
         if flags:
-            stream.machine(self.machines.send_end_stream)
+            self.move(stream, SENT_END)
             stream.upload_done = True
         return size
 
@@ -1231,11 +1247,10 @@ cdef class Mux:
         trailers = stream.body.trailers
         if trailers:
             self.queue_fields(list(trailers), stream.id, True)
-            self.advance(self.machines.connection_send_headers)
-            stream.machine(self.machines.send_headers)
+            self.move(stream, SENT_HEADERS)
         else:
             put_header(self.reserve(FRAME_HEADER), 0, DATA, END_STREAM, stream.id)
-        stream.machine(self.machines.send_end_stream)
+        self.move(stream, SENT_END)
         stream.upload_done = True
         return 0
 

@@ -6,6 +6,8 @@ compiled one; `make_wire` picks one. Both answer the same bytes with the same ca
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -19,8 +21,6 @@ from h2ping._fast import IMPLEMENTATION
 from h2ping.headers import is_sensitive, is_volatile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from h2ping.errors import UpstreamError
 
 Fields: TypeAlias = "list[tuple[bytes, bytes]]"
@@ -180,23 +180,67 @@ class Wire(Protocol):
         from the streams that may send. Call again (on_output) while there is more."""
 
 
+STREAM_INPUTS = (
+    StreamInputs.SEND_HEADERS,
+    StreamInputs.SEND_END_STREAM,
+    StreamInputs.SEND_RST_STREAM,
+    StreamInputs.RECV_HEADERS,
+    StreamInputs.RECV_INFORMATIONAL_HEADERS,
+    StreamInputs.RECV_END_STREAM,
+    StreamInputs.RECV_RST_STREAM,
+)
+REFUSED = 255
+
+
+class StreamRules:
+    """h2's state machine of a stream as a table: walked once, through every state that STREAM_INPUTS lead to.
+
+    The states are numbered from the new stream, 0. h2 itself takes a microsecond for each step of each stream.
+    """
+
+    def __init__(self) -> None:
+        self._machines = [H2StreamStateMachine(0)]
+        numbers = {_state(self._machines[0]): 0}
+        moves = bytearray()
+        for machine in self._machines:  # grows meanwhile
+            for step in STREAM_INPUTS:
+                after = copy.copy(machine)
+                try:
+                    after.process_input(step)
+                except ProtocolError:
+                    moves.append(REFUSED)
+                    continue
+                number = numbers.setdefault(_state(after), len(self._machines))
+                if number == len(self._machines):
+                    self._machines.append(after)
+                moves.append(number)
+        self.moves = bytes(moves)
+        """At state * len(STREAM_INPUTS) + input: the next state, or REFUSED."""
+
+    def refuse(self, state: int, step: int, stream_id: int) -> None:
+        """Raise what h2 raises for such a step."""
+        machine = copy.copy(self._machines[state])
+        machine.stream_id = stream_id
+        machine.process_input(STREAM_INPUTS[step])
+
+
+def _state(machine: H2StreamStateMachine) -> tuple[object, ...]:
+    return tuple(value for name, value in sorted(vars(machine).items()) if name != "stream_id")
+
+
+@functools.cache
+def stream_rules() -> StreamRules:
+    """The one table of the process."""
+    return StreamRules()
+
+
 class Machines(NamedTuple):
-    """What the compiled engine takes of h2: a connection, how to make a stream's state machine, the inputs."""
+    """What the compiled engine takes of h2."""
 
     connection: H2Connection
-    new_stream: Callable[[int], H2StreamStateMachine]
+    stream_rules: StreamRules
     protocol_error: type[ProtocolError]
-    send_headers: StreamInputs = StreamInputs.SEND_HEADERS
-    send_end_stream: StreamInputs = StreamInputs.SEND_END_STREAM
-    send_reset: StreamInputs = StreamInputs.SEND_RST_STREAM
-    receive_headers: StreamInputs = StreamInputs.RECV_HEADERS
-    receive_interim: StreamInputs = StreamInputs.RECV_INFORMATIONAL_HEADERS
-    receive_end_stream: StreamInputs = StreamInputs.RECV_END_STREAM
-    receive_reset: StreamInputs = StreamInputs.RECV_RST_STREAM
     connection_send_headers: ConnectionInputs = ConnectionInputs.SEND_HEADERS
-    connection_send_reset: ConnectionInputs = ConnectionInputs.SEND_RST_STREAM
-    connection_receive_headers: ConnectionInputs = ConnectionInputs.RECV_HEADERS
-    connection_receive_reset: ConnectionInputs = ConnectionInputs.RECV_RST_STREAM
 
 
 def h2_machines(limits: WireLimits) -> Machines:
@@ -211,7 +255,7 @@ def h2_machines(limits: WireLimits) -> Machines:
             SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_field_section_bytes,
         },
     )
-    return Machines(connection, H2StreamStateMachine, ProtocolError)
+    return Machines(connection, stream_rules(), ProtocolError)
 
 
 def classify_field(name: bytes) -> int:
