@@ -22,6 +22,9 @@ pytestmark = [
         or os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0"),
         reason="Ray is not installed, or was tested with the compiled engine",
     ),
+    pytest.mark.skipif(
+        "SANITIZED" in os.environ, reason="Ray's own processes take minutes to start on a sanitizer's runtime"
+    ),
     pytest.mark.timeout(600),  # the scenario is one test's set-up
 ]
 
