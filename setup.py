@@ -19,7 +19,16 @@ h2ping: its C modules could not be built; the compiler's own words are above. Ei
 """
 
 
-COMPILED = ("clock", "exchange", "instance", "memory", "metrics", "upstream/keepalive", "upstream/pool")
+COMPILED = (
+    "clock",
+    "exchange",
+    "headers",
+    "instance",
+    "memory",
+    "metrics",
+    "upstream/keepalive",
+    "upstream/pool",
+)
 """Python as it stands, compiled with the types in the .pxd beside it. Each request calls these modules dozens of
 times, which costs the interpreter more than all its bytes cost the modules that are written in C."""
 

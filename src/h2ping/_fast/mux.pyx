@@ -4,7 +4,8 @@
 Theory of operation
 -------------------
 1. h2 owns the protocol's state: SETTINGS and PING go through its connection, and every stream moves as its stream
-   machine does, by a table that was made from it (`wire.StreamRules`). This file owns bytes: frames, field blocks, windows, the order of output.
+   machine does, by a table that was made from it (`wire.StreamRules`). This file owns bytes: frames, field blocks,
+   windows, the order of output.
 2. h2 never sees GOAWAY in either direction, because its machine closes on any: draining is done here (RFC 9113
    section 6.8). It never sees WINDOW_UPDATE, DATA or field blocks either; their books are kept here.
 3. The work for a request does not depend on how many streams are open: streams that may send stand in one list, and
