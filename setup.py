@@ -71,6 +71,8 @@ def extensions() -> list[Extension]:
 compiled = not is_on("H2PING_NO_EXTENSIONS")
 try:
     # Compilers side by side: they are most of the time that an installation takes.
-    setup(ext_modules=extensions() if compiled else [], options={"build_ext": {"parallel": os.cpu_count() or 1}})
+    setup(
+        ext_modules=extensions() if compiled else [], options={"build_ext": {"parallel": os.cpu_count() or 1}}
+    )
 except SystemExit as failure:  # setuptools turns a compiler's failure into this
     raise SystemExit(f"{failure}\n{NO_COMPILER}" if compiled and failure.code else failure.code) from failure

@@ -96,8 +96,6 @@ _REQUEST_LINE = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])\r\n" % _
 _FIELD_LINES = re.compile(rb"(?:%b:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n" % _TOKEN)
 _FORBIDDEN_BYTE = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FIELD_LINE = re.compile(rb"(%b)?([ \t]*)(:)?" % _TOKEN)
-_FIELD_NAME = re.compile(_TOKEN)
-_FIELD_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9\-._~%!$&'()*+,;=]*)(?::[0-9]*)?")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]*)([^#]*)")
 

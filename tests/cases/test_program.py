@@ -92,7 +92,7 @@ FILES: dict[str, tuple[str, int, str]] = {
     ),
     "a list": ("- a\n", 1, "must be a mapping"),
     "a key twice": ("upstream: https://h\nupstream: https://i\n", 2, ":2: the key"),
-    "an unknown key": ("upstreem: https://h\n", 2, "did you mean upstream?"),
+    "an unknown key": ("upstrean: https://h\n", 2, "did you mean upstream?"),
     "a merge key": ("<<: {upstream: https://h}\n", 2, "unknown key"),
     "a value that is a list": ("upstream: [https://h]\n", 2, "one word or number"),
     "a call of Python": ("upstream: !!python/object/apply:os.system ['id']\n", 2, "one word or number"),

@@ -21,14 +21,13 @@ from h2ping.lab.relay import Relay
 from h2ping.lab.report import Report
 from h2ping.lab.script import Script
 from h2ping.lab.trace import FAST, JUDGE, Scale, quantile
+from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Self
 
-BALANCER_AGE = 3600.0
-ACCELERATOR_IDLE = 340.0
 PING_INTERVAL = 60.0
 PING_TIMEOUT = 300.0
 """Twenty times the default: at 1:100 the real 15 s would be 150 ms, which a busy machine needs for itself."""
@@ -73,7 +72,7 @@ class Plan:
 async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
     """Run it; `tell` gets a line of progress now and then."""
     script = Script(
-        max_age=BALANCER_AGE,
+        max_age=ALB_AGE,
         goaway_every=plan.goaway_every or max(2, plan.calls // 4),
         refuse_every=plan.refuse_every,
         keep_records=False,
@@ -162,7 +161,7 @@ def _report(plan: Plan, outcomes: list[Outcome], lasted: float, origin: LabOrigi
     )
     report.claim("protocol breached", 0, len(origin.violations), not origin.violations)
     aged = origin.retirements["age"]
-    if plan.spread + ACCELERATOR_IDLE > BALANCER_AGE and plan.calls > plan.at_once:
+    if plan.spread + ACCELERATOR_IDLE > ALB_AGE and plan.calls > plan.at_once:
         report.claim("connections retired by age", "1 or more", aged, aged > 0)
     refused = origin.outcomes["goaway"] + origin.outcomes["refused"]
     if plan.calls >= plan.refuse_every > 0:

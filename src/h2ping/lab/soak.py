@@ -31,9 +31,10 @@ from h2ping.lab.origin import LabOrigin
 from h2ping.lab.proxy import Proxy, resident_bytes
 from h2ping.lab.relay import Relay
 from h2ping.lab.report import Report, mebibytes
-from h2ping.lab.rollout import ACCELERATOR_IDLE, BALANCER_AGE, PING_INTERVAL, PING_TIMEOUT
+from h2ping.lab.rollout import PING_INTERVAL, PING_TIMEOUT
 from h2ping.lab.script import Script
 from h2ping.lab.trace import FAST, JUDGE, Scale
+from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +115,7 @@ class Soak:
     async def run(self) -> Report:
         """Play it."""
         plan, scale = self.plan, self.plan.scale
-        script = Script(max_age=BALANCER_AGE, max_requests=10_000, keep_records=False)
+        script = Script(max_age=ALB_AGE, max_requests=10_000, keep_records=False)
         flags = [
             "--ping-interval", scale.flag(PING_INTERVAL), "--ping-timeout", scale.flag(PING_TIMEOUT),
             "--idle-limit", scale.flag(ACCELERATOR_IDLE), "--max-conns", "8", "--max-conn-age", "20s",
