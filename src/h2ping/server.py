@@ -266,8 +266,9 @@ class Server:
             await asyncio.wait([finished], timeout=CUT_PATIENCE)
             finished.cancel()
         again.cancel()
+        # Side by side: an upstream that does not answer may take a second, and there may be hundreds.
+        await asyncio.gather(*(each.instance.close() for each in listeners))
         for each in listeners:
-            await each.instance.close()
             each.cut_clients()
 
     def _watch_signals(self) -> None:
