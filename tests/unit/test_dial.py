@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
 import ssl
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
+import uvloop
 from tests.support.fake_clock import FakeClock
 
 from h2ping import config
@@ -85,6 +89,42 @@ async def attempt(port: int, ca_file: str = "", **settings: str) -> Connection:
         Reach(),
         lambda: Connection(1, Owner(), FakeClock(), Cadence(None, 340.0), WireLimits()),
     )
+
+
+def test_a_connection_that_is_reset_at_once_closes_its_descriptor_once() -> None:
+    """A second close would hit whatever has the number by then; libuv aborts the process when it is one of its own."""
+
+    async def run() -> list[socket.socket]:
+        loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+
+        def accept(turns: int) -> None:
+            peer, _ = listener.accept()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset(peer, turns)
+
+        def reset(peer: socket.socket, turns: int) -> None:
+            if turns:
+                loop.call_soon(reset, peer, turns - 1)
+            else:
+                peer.close()
+
+        others: list[socket.socket] = []
+        for number in range(100):
+            loop.add_reader(listener, accept, number % 10)
+            with pytest.raises(UpstreamError):
+                await attempt(listener.getsockname()[1], connect_timeout="10s")
+            others += socket.socketpair()
+        loop.remove_reader(listener)
+        listener.close()
+        return others
+
+    others = uvloop.run(run())
+    gc.collect()
+    for other in others:
+        os.fstat(other.fileno())
+        other.close()
 
 
 async def test_a_peer_that_never_answers_the_handshake_is_a_timeout() -> None:

@@ -492,3 +492,14 @@ def test_a_response_and_an_upload_do_not_wait_for_each_other(new_rig: Any) -> No
     rig.serve(rig.peer.data(1, end=True))
     assert rig.wire.open_streams == 0
     assert rig.sent(RST_STREAM) == []
+
+
+def test_the_receive_buffer_holds_all_that_waits(rig: Rig) -> None:
+    """Transports throw away at EOF what a read left behind: the end of a response, when the peer closes at once."""
+    for least in (0, 1, 100_000, 262_400, 100_000, 400_000):
+        assert len(rig.wire.receive_buffer(least)) >= least
+    ears = rig.open()
+    sent = rig.peer.response(1) + b"".join(rig.peer.data(1, bytes([n]) * 16_000) for n in range(20))
+    rig.wire.receive_buffer(len(sent))[: len(sent)] = sent
+    rig.wire.received(len(sent))
+    assert ears.data == b"".join(bytes([n]) * 16_000 for n in range(20))

@@ -15,7 +15,7 @@ from libc.string cimport memchr, memcpy
 
 from h2ping._fast.arena cimport Body
 from h2ping._fast.heads cimport IS_HEX, IS_TOKEN, IS_VALUE, skip
-from h2ping._fast.segment cimport SEGMENT_BYTES, Slice
+from h2ping._fast.segment cimport Slice
 
 from h2ping.errors import BAD_REQUEST, BODY_TOO_LARGE, DownstreamError
 
@@ -469,10 +469,12 @@ cdef class ClientBytes:
         for each in self.lent or ():
             if type(each) is Slice:
                 piece = each
-                segments.add(<size_t><void*>piece.segment)
+                if <size_t><void*>piece.segment not in segments:
+                    segments.add(<size_t><void*>piece.segment)
+                    total += piece.segment.size
             else:
                 total += len(each)
-        return total + <Py_ssize_t>len(segments) * SEGMENT_BYTES
+        return total
 
     @property
     def pending_bytes(self):

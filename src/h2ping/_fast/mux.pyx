@@ -35,7 +35,7 @@ from libc.string cimport memcpy
 from h2ping._fast.arena cimport Body
 from h2ping._fast.fields cimport Head, is_head_request, read_head, read_trailers
 from h2ping._fast.hpack cimport Decoder, Encoder
-from h2ping._fast.segment cimport LEAST_ROOM_BYTES, SEGMENT_BYTES, Segment, new_segment
+from h2ping._fast.segment cimport LEAST_ROOM_BYTES, Segment, new_segment
 
 from h2ping._fast.hpack import FieldSectionTooLarge, HpackError
 from h2ping.errors import (
@@ -259,13 +259,13 @@ cdef class Mux:
             self.queue_frame4(WINDOW_UPDATE, 0, <uint32_t>(self.connection_window_bytes - DEFAULT_WINDOW))
         self.signal()
 
-    def receive_buffer(self):
+    def receive_buffer(self, Py_ssize_t least=0):
         """See Wire."""
-        if self.segment is None or (
-            self.segment.slices and SEGMENT_BYTES - self.segment.fill < LEAST_ROOM_BYTES
-        ):
-            self.segment = new_segment()
-        return self.segment.room()
+        cdef Segment segment = self.segment
+        least = max(least, <Py_ssize_t>LEAST_ROOM_BYTES)
+        if segment is None or segment.size - (segment.fill if segment.slices else 0) < least:
+            self.segment = segment = new_segment(least)
+        return segment.room()
 
     def received(self, Py_ssize_t size):
         """See Wire."""
@@ -273,7 +273,7 @@ cdef class Mux:
         cdef const uint8_t* start
         if self.dead or size == 0:
             return
-        if segment is None or size < 0 or size > SEGMENT_BYTES - segment.fill:
+        if segment is None or size < 0 or size > segment.size - segment.fill:
             raise ValueError("more bytes than receive_buffer() had room for")
         start = segment.data + segment.fill
         segment.fill += size

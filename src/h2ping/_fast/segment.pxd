@@ -3,12 +3,13 @@
 from libc.stdint cimport uint8_t
 
 cdef enum:
-    SEGMENT_BYTES = 131072
+    SEGMENT_BYTES = 131072      # the least
     LEAST_ROOM_BYTES = 32768
 
 
 cdef class Segment:
     cdef uint8_t* data
+    cdef Py_ssize_t size
     cdef Py_ssize_t fill        # bytes below it were received; a view of the segment is what is above
     cdef Py_ssize_t slices      # slices that live
 
@@ -22,4 +23,4 @@ cdef class Slice:
     cdef readonly Py_ssize_t size
 
 
-cdef Segment new_segment()
+cdef Segment new_segment(Py_ssize_t least)

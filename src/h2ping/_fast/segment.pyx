@@ -9,6 +9,9 @@ Theory of operation
 3. Memory of segments that are gone waits for the next ones in a short list, last in first out, so that the pages
    that the sockets write to are warm and few.
 
+4. A segment is larger than SEGMENT_BYTES where more is known to be waiting in the transport: what a read leaves there
+   is lost when the peer closes right behind it (uvloop and asyncio throw it away at EOF).
+
 128 KiB are eight full TLS records in one read. With 64, 128 and 256 KiB a download costs 47, 45 and 40 us of CPU per
 64 KiB, TLS included; the larger a segment, the more a slice that somebody holds on to keeps with it.
 
@@ -28,8 +31,9 @@ cdef uint8_t* spare[SPARE_SEGMENTS]
 cdef int spare_count = 0
 
 
-cdef Segment new_segment():
-    return Segment.__new__(Segment)
+cdef Segment new_segment(Py_ssize_t least):
+    """One with room for `least` bytes or more."""
+    return Segment.__new__(Segment, max(least, <Py_ssize_t>SEGMENT_BYTES))
 
 
 @cython.final
@@ -37,13 +41,14 @@ cdef Segment new_segment():
 cdef class Segment:
     """Memory that a socket writes to."""
 
-    def __cinit__(self):
+    def __cinit__(self, Py_ssize_t size):
         global spare_count
-        if spare_count:
+        self.size = size
+        if size == SEGMENT_BYTES and spare_count:
             spare_count -= 1
             self.data = spare[spare_count]
         else:
-            self.data = <uint8_t*>malloc(SEGMENT_BYTES)
+            self.data = <uint8_t*>malloc(size)
             if self.data == NULL:
                 raise MemoryError
 
@@ -51,14 +56,14 @@ cdef class Segment:
         global spare_count
         if self.data == NULL:
             return
-        if spare_count < SPARE_SEGMENTS:
+        if self.size == SEGMENT_BYTES and spare_count < SPARE_SEGMENTS:
             spare[spare_count] = self.data
             spare_count += 1
         else:
             free(self.data)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self.data + self.fill, SEGMENT_BYTES - self.fill, False, flags)
+        PyBuffer_FillInfo(buffer, self, self.data + self.fill, self.size - self.fill, False, flags)
 
     cdef object room(self):
         if self.slices == 0:

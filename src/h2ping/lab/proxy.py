@@ -23,10 +23,11 @@ DEFECTS = ("Traceback", "was never awaited", "Task exception", "Exception in cal
 START_PATIENCE = 20.0
 STOP_PATIENCE = 10.0
 LOG_LINES = 400
+LAST_LINES = 40
 
 
 class ProxyDied(RuntimeError):
-    """The process ended before it listened; the text has its last lines."""
+    """The process ended by itself; the text has its last lines."""
 
 
 class Proxy:
@@ -80,7 +81,17 @@ class Proxy:
         except asyncio.TimeoutError:
             await self.stop()
         if not self.port:
-            raise ProxyDied("h2ping did not start:\n" + "\n".join(list(self.log)[-10:]))
+            raise self.obituary("h2ping did not start")
+
+    @property
+    def ended(self) -> bool:
+        """It is gone, though nobody stopped it."""
+        return self._process is not None and self._process.returncode is not None
+
+    def obituary(self, what: str) -> ProxyDied:
+        """The error to raise, with its exit code and last lines."""
+        code = self._process.returncode if self._process is not None else None
+        return ProxyDied(f"{what} (exit code {code}):\n" + "\n".join(list(self.log)[-LAST_LINES:]))
 
     async def _read(self) -> None:
         assert self._process is not None

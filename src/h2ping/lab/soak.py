@@ -148,6 +148,8 @@ class Soak:
                 await asyncio.gather(self._break_things(end), *callers)
             finally:
                 progress.cancel()
+        if self.proxy.ended:
+            raise self.proxy.obituary("h2ping died under load")
         await self._until_quiet()
         self.marks.append(await self._mark())
         self.tell(f"  quiet: {self.marks[-1].words()}")
@@ -162,7 +164,7 @@ class Soak:
         await asyncio.sleep(5.0)
 
     async def _caller(self, client: LoadClient, end: float) -> None:
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self.proxy.ended:
             delays = JUDGE if self.random.random() < 0.4 else FAST
             fields = [
                 ("x-lab-delay", f"{delays.at(self.random.random()):.3f}"),
@@ -199,7 +201,7 @@ class Soak:
 
     async def _break_things(self, end: float) -> None:
         restart = time.monotonic() + self.plan.restart_every
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self.proxy.ended:
             await asyncio.sleep(self.plan.chaos_every * (0.5 + self.random.random()))
             if time.monotonic() >= restart:
                 await self._restart()

@@ -130,7 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.wire.receive_buffer()
+        # All that the transport holds: at EOF it throws away what a read has left there.
+        return self.wire.receive_buffer(max(sizehint, 0))
 
     def buffer_updated(self, nbytes: int) -> None:
         was_late = self._keepalive.late

@@ -65,16 +65,22 @@ async def dial(
         nonlocal address
         loop: Any = asyncio.get_running_loop()  # uvloop's; asyncio's has no shutdown timeout before 3.11
         sock, address = await reach.connect(settings.upstream.host, settings.upstream.port)
-        await loop.create_connection(
-            protocol,
-            sock=sock,
-            ssl=context,
-            # RFC 6066 section 3: without the dot that makes a name absolute.
-            server_hostname=settings.server_name or settings.upstream.host.rstrip("."),
-            # The deadline below is the only one; uvloop's own would give another error for the same fact.
-            ssl_handshake_timeout=settings.connect_timeout + 60,
-            ssl_shutdown_timeout=5,
-        )
+        try:
+            await loop.create_connection(
+                protocol,
+                sock=sock,
+                ssl=context,
+                # RFC 6066 section 3: without the dot that makes a name absolute.
+                server_hostname=settings.server_name or settings.upstream.host.rstrip("."),
+                # The deadline below is the only one; uvloop's own would give another error for the same fact.
+                ssl_handshake_timeout=settings.connect_timeout + 60,
+                ssl_shutdown_timeout=5,
+            )
+        except BaseException:
+            # The loop closes the descriptor, and does not tell the socket when that was lost very early. Closed once
+            # more by the socket, the number may be another connection's by then, and libuv aborts the process.
+            sock.detach()
+            raise
         assert connection is not None
         await connection.settled
         return connection

@@ -156,8 +156,10 @@ class PlainWire:
         self._queue()
         self.signal()
 
-    def receive_buffer(self) -> memoryview:
+    def receive_buffer(self, least: int = 0) -> memoryview:
         """See Wire."""
+        if len(self._buffer) < least:
+            self._buffer = bytearray(least)
         return memoryview(self._buffer)
 
     def received(self, size: int) -> None:

@@ -150,8 +150,8 @@ class Wire(Protocol):
     def start(self) -> None:
         """Queue the connection preface and SETTINGS (RFC 9113 section 3.4)."""
 
-    def receive_buffer(self) -> memoryview:
-        """Where the transport writes next."""
+    def receive_buffer(self, least: int = 0) -> memoryview:
+        """Where the transport writes next: room for `least` bytes, or more."""
 
     def received(self, size: int) -> None:
         """`size` bytes were written there. Raises UpstreamError (protocol-error, flood) after queueing GOAWAY."""
