@@ -18,11 +18,12 @@ from nemo_gym.global_config import get_global_config_dict
 KIND = os.environ.get("FAKE_GYM", "")
 
 SERVER = """
-import signal, sys
+import os, signal, sys
 signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
 try:
     print("server up", flush=True)
-    signal.pause()
+    sys.stdin.read()
+    os._exit(1)  # Gym was killed: not a stop, but no test leaves a process behind
 finally:
     open(sys.argv[1], "a").write("server stopped\\n")
 """
@@ -52,7 +53,8 @@ class RunHelper:
             if isinstance(entry, DictConfig) and "responses_api_models" in entry:
                 self._processes[str(name)] = process = subprocess.Popen(
                     [sys.executable, "-c", SERVER, os.environ["FAKE_GYM_EVENTS"]],
-                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                    start_new_session=True,
                 )  # fmt: skip
                 assert process.stdout is not None
                 process.stdout.readline()
