@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
+
+import pytest
 
 from h2ping.lab import crowd, demo, proof, rollout
 from h2ping.lab.report import Report
 from h2ping.lab.trace import Scale
 from tests.support.zstd import need_zstd
+
+measures_memory = pytest.mark.skipif(
+    "SANITIZED" in os.environ, reason="an instrumented process is as large as its shadow"
+)
 
 
 async def test_the_demo_holds_and_tells_each_death_and_life() -> None:
@@ -61,12 +68,14 @@ async def test_a_silent_call_lives_with_ping_and_dies_without() -> None:
     assert report.held, report.text()
 
 
+@measures_memory
 async def test_more_calls_than_memory_holds_wait_together_or_go_in_waves() -> None:
     plan = crowd.Plan(calls=40, body_bytes=64 * 1024, limit_bytes=2**20)
     report = await crowd.run(plan, lambda line: None)
     assert report.held, report.text()
 
 
+@measures_memory
 async def test_compressed_copies_are_kept_where_others_are_given_up() -> None:
     need_zstd()
     plan = crowd.Plan(calls=10, body_bytes=300_000, limit_bytes=2**21, keep=False, quoted=0.9, compress=True)
