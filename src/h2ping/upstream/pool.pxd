@@ -1,5 +1,7 @@
 """Types of pool.py for its compiled form."""
 
+cimport cython
+
 from h2ping.clock cimport Deadlines
 
 cdef class Slots:
@@ -8,6 +10,9 @@ cdef class Slots:
 
     cpdef place(self, connection, Py_ssize_t load)
     cpdef least(self)
+
+
+cdef class _Term
 
 
 cdef class Pool:
@@ -28,9 +33,6 @@ cdef class Pool:
     cdef bint _assigning
     cdef Deadlines _deadlines
     cdef Deadlines _idle
-    cdef dict _retire_timers
-    cdef dict _request_limits
-    cdef dict _replace_at
     cdef readonly set _dials
     cdef double _delay
     cdef object _delay_timer
@@ -43,12 +45,21 @@ cdef class Pool:
     cpdef acquire(self, waiter)
     cpdef cancel(self, waiter)
     cpdef on_load(self, connection)
+
+    @cython.locals(term=_Term)
     cdef object _place(self, connection)
+
     cdef bint _has_hope(self) except -1
     cdef bint _may_grow(self) except -1
     cdef object _find(self)
     cdef object _assign(self)
     cdef object _dial_missing(self)
+
+
+cdef class _Term:
+    cdef readonly Py_ssize_t requests
+    cdef public Py_ssize_t replace_at
+    cdef public object timer
 
 
 cdef class _Wait:

@@ -158,7 +158,7 @@ class Pool:
     ) -> None:
         schedule = Schedule(settings.ping_interval, settings.ping_timeout) if settings.ping_interval else None
         self.cadence = Cadence(schedule, settings.idle_limit)
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[Connection, _Term] = {}
         self.dialled = 0
         self.dials_failed = 0
         self._settings = settings
@@ -177,10 +177,6 @@ class Pool:
         self._assigning = False
         self._deadlines = Deadlines(clock, settings.queue_timeout, self._on_queue_timeout)
         self._idle = Deadlines(clock, idle_close(settings), self._on_idle)
-        self._retire_timers: dict[Connection, Timer] = {}
-        self._request_limits: dict[Connection, int] = {}
-        self._replace_at: dict[Connection, int] = {}
-        """Number of requests at which the replacement is dialled; taken out when it is."""
         self._dials: set[asyncio.Task[None]] = set()
         self._delay = 0.0
         self._delay_timer: Timer | None = None
@@ -256,12 +252,9 @@ class Pool:
     def on_lost(self, connection: Connection) -> None:
         self._slots.place(connection, -1)
         self._idle.discard(connection)
-        if (timer := self._retire_timers.pop(connection, None)) is not None:
-            timer.cancel()
-        self._request_limits.pop(connection, None)
-        self._replace_at.pop(connection, None)
-        if connection in self.connections:
-            del self.connections[connection]
+        term = self.connections.pop(connection, None)
+        if term is not None and term.timer is not None:
+            term.timer.cancel()
         self._count_usable()
         self._assign()
         self._settle_close()
@@ -277,16 +270,16 @@ class Pool:
     # --- assignment ---------------------------------------------------------------------------------------------
 
     def _place(self, connection: Connection) -> None:
-        known = connection in self.connections
-        usable = known and connection.is_open
-        if usable and connection.requests >= self._request_limits.get(connection, NEVER):
+        term = self.connections.get(connection) if connection.is_open else None
+        if term is not None and connection.requests >= term.requests:
             log.retired_by_count(self._settings, connection.requests)
             connection.retire()
             return
-        if usable and connection.requests >= self._replace_at.get(connection, NEVER):
-            del self._replace_at[connection]
+        if term is not None and connection.requests >= term.replace_at:
+            term.replace_at = NEVER
             if connection.load and self._may_grow():
                 self._dial()
+        usable = term is not None
         was = connection.load_slot >= 0
         self._slots.place(connection, connection.load if usable else -1)
         if was != usable:
@@ -389,23 +382,17 @@ class Pool:
         if connection.lost:
             self._on_dial_failed(_useless(CONNECTION_LOST), burst)
             return
-        self.connections[connection] = None
+        term = self.connections[connection] = _Term(self._settings.max_requests_per_conn)
         if not connection.is_open:  # it closes by itself
             self._on_dial_failed(_useless(GOAWAY_REFUSED), burst)
             return
         self._dial_error = None
         self._delay = 0.0
         self._unreachable = False
-        if limit := self._settings.max_requests_per_conn:
-            limit = round(limit * random.uniform(0.9, 1.0)) or 1
-            self._request_limits[connection] = limit
-            self._replace_at[connection] = limit - max(1, round(limit * RETIRE_LEAD))
         if self._settings.max_conn_age:
             age = self._settings.max_conn_age * random.uniform(0.9, 1.0)
             lead = age * RETIRE_LEAD
-            self._retire_timers[connection] = self._clock.call_later(
-                age - lead, lambda: self._on_nearly_old(connection, lead)
-            )
+            term.timer = self._clock.call_later(age - lead, lambda: self._on_nearly_old(connection, lead))
         self.on_load(connection)
 
     def _on_dial_failed(self, error: UpstreamError, burst: int) -> None:
@@ -446,13 +433,14 @@ class Pool:
     def _on_nearly_old(self, connection: Connection, lead: float) -> None:
         if connection.load and self._may_grow():
             self._dial()
-        self._retire_timers[connection] = self._clock.call_later(lead, lambda: self._on_old(connection, lead))
+        self.connections[connection].timer = self._clock.call_later(
+            lead, lambda: self._on_old(connection, lead)
+        )
 
     def _on_old(self, connection: Connection, lead: float) -> None:
         if self._unreachable and self._usable <= 1 and connection.load and connection.is_open:
             self._on_nearly_old(connection, lead)
             return
-        del self._retire_timers[connection]
         if connection.is_open:
             log.retired(self._settings, self._clock.now() - connection.born)
         connection.retire()
@@ -468,6 +456,19 @@ class Pool:
 def _useless(cause: Cause) -> UpstreamError:
     """Why a connection took no stream from the beginning."""
     return UpstreamError(cause, "on a new connection, before any request", processed=Processed.NEVER_SENT)
+
+
+class _Term:
+    """How long one connection is used (rule 6); `most` requests at the most, 0: any number."""
+
+    __slots__ = ("replace_at", "requests", "timer")
+
+    def __init__(self, most: int) -> None:
+        self.requests = max(1, round(most * random.uniform(0.9, 1.0))) if most else NEVER
+        self.replace_at = self.requests - max(1, round(self.requests * RETIRE_LEAD))
+        """Number of requests at which the replacement is dialled; NEVER once it is."""
+        self.timer: Timer | None = None
+        """What its age brings next."""
 
 
 class _Wait:
