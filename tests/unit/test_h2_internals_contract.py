@@ -11,7 +11,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from h2.stream import H2StreamStateMachine, StreamInputs
 
-from h2ping.upstream.wire import REFUSED, STREAM_INPUTS, Machines, WireLimits, h2_machines, stream_rules
+from h2ping.upstream.wire import Machines, StreamRules, WireLimits, h2_machines
 
 
 def frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
@@ -21,7 +21,7 @@ def frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
 @pytest.fixture
 def machines() -> Machines:
     """Past both prefaces."""
-    made = h2_machines(WireLimits())
+    made = h2_machines(WireLimits(), RULES)
     made.connection.initiate_connection()
     made.connection.data_to_send()
     made.connection.receive_data(frame(4))
@@ -47,11 +47,15 @@ STEPS = {
     "receive_end_stream": StreamInputs.RECV_END_STREAM,
     "receive_reset": StreamInputs.RECV_RST_STREAM,
 }
-"""In the order of mux.pyx."""
+INPUTS = list(STEPS.values())
+REFUSED = 255
+RULES = StreamRules(tuple(step.name for step in INPUTS), REFUSED)
 
 
-def test_the_inputs_stand_in_the_order_of_the_compiled_engine() -> None:
-    assert list(STEPS.values()) == list(STREAM_INPUTS)
+def test_the_compiled_engine_walks_the_same_steps() -> None:
+    mux = pytest.importorskip("h2ping._fast.mux", reason="the compiled engine is not built")
+    assert {StreamInputs[name] for name in mux.STREAM_STEPS} == set(INPUTS)
+    assert mux.REFUSED_STEP == REFUSED
 
 
 def test_after_one_request_requests_responses_and_resets_leave_the_connections_state(
@@ -71,17 +75,17 @@ def test_after_one_request_requests_responses_and_resets_leave_the_connections_s
 
 @pytest.mark.parametrize("seed", range(500))
 def test_the_table_takes_and_refuses_what_h2s_machine_does(seed: int) -> None:
-    rules, machine, state = stream_rules(), H2StreamStateMachine(7), 0
-    for number in random.Random(seed).choices(range(len(STREAM_INPUTS)), k=12):
-        following = rules.moves[state * len(STREAM_INPUTS) + number]
+    machine, state = H2StreamStateMachine(7), 0
+    for number in random.Random(seed).choices(range(len(INPUTS)), k=12):
+        following = RULES.moves[state * len(INPUTS) + number]
         if following == REFUSED:
             with pytest.raises(ProtocolError) as expected:
-                machine.process_input(STREAM_INPUTS[number])
+                machine.process_input(INPUTS[number])
             with pytest.raises(type(expected.value)) as caught:
-                rules.refuse(state, number, 7)
+                RULES.refuse(state, number, 7)
             assert str(caught.value) == str(expected.value)
             return
-        machine.process_input(STREAM_INPUTS[number])
+        machine.process_input(INPUTS[number])
         state = following
 
 
@@ -133,7 +137,7 @@ def test_an_upload_may_end_after_the_response() -> None:
 def test_initial_settings_survive_initiate_connection() -> None:
     """`update_settings` before it would not."""
     limits = WireLimits(stream_window_bytes=123_456, max_field_section_bytes=7890)
-    connection = h2_machines(limits).connection
+    connection = h2_machines(limits, RULES).connection
     connection.initiate_connection()
     sent = connection.data_to_send()
     assert (4).to_bytes(2, "big") + (123_456).to_bytes(4, "big") in sent

@@ -79,7 +79,7 @@ cdef enum:                          # RFC 9113 section 7
     CODE_ENHANCE_YOUR_CALM = 0xB
     NO_CODE = -1                    # no RST_STREAM: the peer has closed the stream already
 
-cdef enum:                          # what moves a stream's state machine, in the order of wire.STREAM_INPUTS
+cdef enum:                          # what moves a stream's state machine: the columns of Mux.moves
     SENT_HEADERS = 0
     SENT_END = 1
     SENT_RESET = 2
@@ -111,6 +111,19 @@ cdef enum:
 cdef int64_t MAX_WINDOW = 0x7FFFFFFF
 cdef int64_t LAST_STREAM_ID = 0x7FFFFFFF
 cdef int64_t NO_LIMIT = 0x7FFFFFFF
+
+_NAMES = {
+    SENT_HEADERS: "SEND_HEADERS",
+    SENT_END: "SEND_END_STREAM",
+    SENT_RESET: "SEND_RST_STREAM",
+    RECEIVED_HEADERS: "RECV_HEADERS",
+    RECEIVED_INTERIM: "RECV_INFORMATIONAL_HEADERS",
+    RECEIVED_END: "RECV_END_STREAM",
+    RECEIVED_RESET: "RECV_RST_STREAM",
+}
+STREAM_STEPS = tuple([_NAMES[step] for step in range(STEPS)])
+REFUSED_STEP = REFUSED
+"""What `wire.StreamRules` makes the table of: h2's names of the steps, column by column."""
 
 OUTPUT_BYTES = OUTPUT
 """DATA that one `take_output` hands out: small enough that a PING queued behind it is soon sent."""

@@ -180,58 +180,46 @@ class Wire(Protocol):
         from the streams that may send. Call again (on_output) while there is more."""
 
 
-STREAM_INPUTS = (
-    StreamInputs.SEND_HEADERS,
-    StreamInputs.SEND_END_STREAM,
-    StreamInputs.SEND_RST_STREAM,
-    StreamInputs.RECV_HEADERS,
-    StreamInputs.RECV_INFORMATIONAL_HEADERS,
-    StreamInputs.RECV_END_STREAM,
-    StreamInputs.RECV_RST_STREAM,
-)
-REFUSED = 255
-
-
 class StreamRules:
-    """h2's state machine of a stream as a table: walked once, through every state that STREAM_INPUTS lead to.
+    """h2's state machine of a stream as a table: walked once, through every state that `steps` lead to.
 
-    The states are numbered from the new stream, 0. h2 itself takes a microsecond for each step of each stream.
+    `steps` are names of h2's inputs, in the order of the table's columns; `refused` is no state's number. The states
+    are numbered from the new stream, 0. h2 itself takes a microsecond for each step of each stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, steps: tuple[str, ...], refused: int) -> None:
+        self._inputs = [StreamInputs[step] for step in steps]
         self._machines = [H2StreamStateMachine(0)]
         numbers = {_state(self._machines[0]): 0}
         moves = bytearray()
         for machine in self._machines:  # grows meanwhile
-            for step in STREAM_INPUTS:
+            for step in self._inputs:
                 after = copy.copy(machine)
                 try:
                     after.process_input(step)
                 except ProtocolError:
-                    moves.append(REFUSED)
+                    moves.append(refused)
                     continue
                 number = numbers.setdefault(_state(after), len(self._machines))
                 if number == len(self._machines):
                     self._machines.append(after)
                 moves.append(number)
         self.moves = bytes(moves)
-        """At state * len(STREAM_INPUTS) + input: the next state, or REFUSED."""
+        """At state * len(steps) + step: the next state, or `refused`."""
 
     def refuse(self, state: int, step: int, stream_id: int) -> None:
         """Raise what h2 raises for such a step."""
         machine = copy.copy(self._machines[state])
         machine.stream_id = stream_id
-        machine.process_input(STREAM_INPUTS[step])
+        machine.process_input(self._inputs[step])
 
 
 def _state(machine: H2StreamStateMachine) -> tuple[object, ...]:
     return tuple(value for name, value in sorted(vars(machine).items()) if name != "stream_id")
 
 
-@functools.cache
-def stream_rules() -> StreamRules:
-    """The one table of the process."""
-    return StreamRules()
+stream_rules = functools.cache(StreamRules)
+"""The one table of the process."""
 
 
 class Machines(NamedTuple):
@@ -243,7 +231,7 @@ class Machines(NamedTuple):
     connection_send_headers: ConnectionInputs = ConnectionInputs.SEND_HEADERS
 
 
-def h2_machines(limits: WireLimits) -> Machines:
+def h2_machines(limits: WireLimits, rules: StreamRules) -> Machines:
     """h2's part of a compiled Wire. Its machines are undocumented: tests/unit/test_h2_internals_contract.py."""
     connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
     # As initial values: h2 overwrites what `update_settings` says before `initiate_connection`.
@@ -255,7 +243,7 @@ def h2_machines(limits: WireLimits) -> Machines:
             SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_field_section_bytes,
         },
     )
-    return Machines(connection, stream_rules(), ProtocolError)
+    return Machines(connection, rules, ProtocolError)
 
 
 def classify_field(name: bytes) -> int:
@@ -265,9 +253,10 @@ def classify_field(name: bytes) -> int:
 
 def compiled_wire(owner: WireOwner, limits: WireLimits) -> Wire:
     """A Wire of the compiled engine."""
-    from h2ping._fast.mux import Mux  # type: ignore[import-not-found]
+    from h2ping._fast.mux import REFUSED_STEP, STREAM_STEPS, Mux  # type: ignore[import-not-found]
 
-    wire: Wire = Mux(owner, limits, h2_machines(limits), classify_field)
+    rules = stream_rules(STREAM_STEPS, REFUSED_STEP)
+    wire: Wire = Mux(owner, limits, h2_machines(limits, rules), classify_field)
     return wire
 
 
