@@ -3,7 +3,9 @@
 Theory of operation
 -------------------
 1. NEVER_SENT and REFUSED requests are sent again, whatever the method (RFC 9113 sections 6.8 and 8.7).
-2. MAYBE processed requests are sent again only if the method is idempotent (RFC 9110 section 9.2.2), and once.
+2. MAYBE processed requests are sent again only if the method is idempotent and the connection was lost (RFC 9110
+   section 9.2.2: "a communication failure"), and once. A peer that reset the stream or answered nonsense has been
+   reached: asking it twice doubles its work and cures nothing.
 3. Nothing is sent again after a byte of the response went to the client, or without exactly the same body.
 4. At most MAX_ATTEMPTS, spread in time: at once after a GOAWAY (another connection is the cure), after a growing
    delay otherwise (the peer sheds load).
@@ -16,7 +18,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from h2ping.errors import GOAWAY_REFUSED, Processed
+from h2ping.errors import CONNECTION_LOST, GOAWAY_REFUSED, PING_TIMEOUT, Processed
 
 if TYPE_CHECKING:
     from h2ping.errors import UpstreamError
@@ -28,6 +30,9 @@ LONGEST_DELAY = 5.0
 
 IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"})
 """RFC 9110 section 9.2.2."""
+
+LOST = frozenset({CONNECTION_LOST.token, PING_TIMEOUT.token})
+"""The path failed, not the peer."""
 
 
 class Verdict(enum.Enum):
@@ -60,7 +65,7 @@ def decide(attempted: Attempted, error: UpstreamError) -> Verdict:
     """The one table."""
     if attempted.response_begun:
         return Verdict.CUT
-    if error.processed is Processed.MAYBE and (attempted.method not in IDEMPOTENT or attempted.lost > 1):
+    if error.processed is Processed.MAYBE and not _may_repeat(attempted, error):
         return Verdict.ANSWER
     if attempted.attempts >= MAX_ATTEMPTS:
         return Verdict.ANSWER
@@ -68,6 +73,10 @@ def decide(attempted: Attempted, error: UpstreamError) -> Verdict:
         # Only of a request that was not processed may the answer say that it was refused.
         return Verdict.ANSWER if error.processed is Processed.MAYBE else Verdict.NOT_KEPT
     return Verdict.AGAIN
+
+
+def _may_repeat(attempted: Attempted, error: UpstreamError) -> bool:
+    return attempted.method in IDEMPOTENT and attempted.lost == 1 and error.cause.token in LOST
 
 
 def delay(attempts: int, error: UpstreamError) -> float:

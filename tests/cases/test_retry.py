@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cases.timing import ABSENCE, SOON
-from tests.support.framing import Code, goaway
+from tests.support.framing import Code, goaway, rst_stream, window_update
 
 if TYPE_CHECKING:
     from tests.support.scripted_origin import Conn
@@ -62,6 +62,25 @@ async def test_a_get_on_a_lost_connection_is_tried_once_more_and_no_more(stage: 
     _lose(second.conn, how)
     assert (await client.response(within=SOON)).status == 502
     await origin.no_request(2, ABSENCE)
+
+
+@pytest.mark.parametrize("how", ["RST_STREAM", "malformed", "broken rule"])
+async def test_a_get_that_the_upstream_failed_by_itself_is_not_tried_again(stage: Stage, how: str) -> None:
+    """RFC 9110 section 9.2.2 speaks of communication failures; cloudflare/pingora#979."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin)
+    client = await stage.client(proxy)
+    client.request("GET", "/v1/models")
+    request = await origin.request(1)
+    failures = {
+        "RST_STREAM": rst_stream(request.stream, Code.INTERNAL_ERROR),
+        "malformed": request.conn.response(request.stream, 200, [(b"content-length", b"x")], end=True),
+        "broken rule": window_update(0, 0),
+    }
+    request.conn.send(failures[how])
+    response = await client.response(within=SOON)
+    assert (response.status, response.complete, response.closes) == (502, True, False)
+    await origin.no_request(1, ABSENCE)
 
 
 def _lose(conn: Conn, how: str) -> None:

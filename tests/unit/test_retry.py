@@ -17,6 +17,7 @@ def attempted(method: bytes = b"POST", **changes: object) -> Attempted:
 REFUSED = UpstreamError(errors.GOAWAY_REFUSED, processed=Processed.REFUSED)
 NEVER_SENT = UpstreamError(errors.CONNECTION_LOST, processed=Processed.NEVER_SENT)
 MAYBE = UpstreamError(errors.CONNECTION_LOST)
+SILENT = UpstreamError(errors.PING_TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ MAYBE = UpstreamError(errors.CONNECTION_LOST)
         (attempted(b"PATCH", lost=1), MAYBE, Verdict.ANSWER),
         (attempted(b"GET", lost=1), MAYBE, Verdict.AGAIN),
         (attempted(b"DELETE", lost=1), MAYBE, Verdict.AGAIN),
+        (attempted(b"GET", lost=1), SILENT, Verdict.AGAIN),
         (attempted(b"GET", attempts=2, lost=2), MAYBE, Verdict.ANSWER),
         (attempted(body_kept=False), REFUSED, Verdict.NOT_KEPT),
         (attempted(b"PUT", lost=1, body_kept=False), MAYBE, Verdict.ANSWER),
@@ -37,7 +39,7 @@ MAYBE = UpstreamError(errors.CONNECTION_LOST)
     ],
     ids=[
         "refused-post", "never-sent-post", "maybe-processed-post", "maybe-processed-patch", "maybe-processed-get",
-        "maybe-processed-delete", "maybe-processed-get-twice", "refused-not-kept", "maybe-processed-put-not-kept",
+        "maybe-processed-delete", "silent-get", "maybe-processed-get-twice", "refused-not-kept", "maybe-processed-put-not-kept",
         "attempts-used-up", "response-begun-refused", "response-begun-get",
     ],
 )  # fmt: skip
@@ -45,6 +47,19 @@ def test_the_verdict_follows_from_what_was_tried(
     what: Attempted, error: UpstreamError, verdict: Verdict
 ) -> None:
     assert decide(what, error) is verdict
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        errors.STREAM_RESET, errors.MALFORMED_RESPONSE, errors.RESPONSE_HEAD_TOO_LARGE, errors.PROTOCOL_ERROR,
+        errors.FLOOD,
+    ],
+    ids=lambda cause: cause.token,
+)  # fmt: skip
+def test_a_peer_that_was_reached_is_not_asked_twice(cause: errors.Cause) -> None:
+    """RFC 9110 section 9.2.2 lets a communication failure be repeated; cloudflare/pingora#979 repeats invalid HTTP/2."""
+    assert decide(attempted(b"GET", lost=1), UpstreamError(cause)) is Verdict.ANSWER
 
 
 def test_a_request_that_a_goaway_refused_is_sent_again_at_once() -> None:
