@@ -51,15 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers")
-"""Tests of whole processes over real sockets; the few elsewhere that open some have the mark `sockets`. On a machine
-that is busy with other work one of hundreds may miss a limit in time; it is run again, twice at most, and the report
-names it. What is wrong fails three times."""
+"""Tests of whole processes over real sockets, but for those with the mark `pure`; the few elsewhere that open some
+have the mark `sockets`. On a machine that is busy with other work one of hundreds may miss a limit in time; it is run
+again, twice at most, and the report names it. What is wrong fails three times."""
+
+
+def is_in_real_time(item: pytest.Item) -> bool:
+    if item.path.relative_to(Path(__file__).parent).parts[0] in REAL_TIME:
+        return item.get_closest_marker("pure") is None
+    return item.get_closest_marker("sockets") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    folder = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(folder).parts[0] in REAL_TIME or item.get_closest_marker("sockets"):
+        if is_in_real_time(item):
             item.add_marker(pytest.mark.flaky(reruns=2))
 
 

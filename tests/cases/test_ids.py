@@ -6,10 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 NAMED = re.compile(r"\bCase ([a-z0-9]+(?:-[a-z0-9]+)+)")
 
 
+@pytest.mark.pure
 def test_every_case_is_covered() -> None:
     """The ids of ids.txt against the docstrings of the tests beside it."""
     known = set((HERE / "ids.txt").read_text().split())

@@ -403,6 +403,7 @@ async def test_the_http1_face_executes_the_same_requests(certificate: Certificat
         writer.transport.abort()
 
 
+@pytest.mark.pure
 def test_steering_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ValueError, match="could not convert"):
         steer([(b"x-lab-delay", b"soon")])

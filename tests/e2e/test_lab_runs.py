@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import signal
 
 import pytest
 
-from h2ping.lab import crowd, demo, proof, rollout
+from h2ping.lab import crowd, demo, proof, rollout, soak
+from h2ping.lab.proxy import Proxy, ProxyDied
 from h2ping.lab.report import Report
 from h2ping.lab.trace import Scale
+from tests.support.bell import PATIENCE
+from tests.support.sanitizers import measures_memory
 from tests.support.zstd import need_zstd
-
-measures_memory = pytest.mark.skipif(
-    "SANITIZED" in os.environ, reason="an instrumented process is as large as its shadow"
-)
 
 
 async def test_the_demo_holds_and_tells_each_death_and_life() -> None:
@@ -85,6 +86,25 @@ async def test_compressed_copies_are_kept_where_others_are_given_up() -> None:
     assert int(str(report.facts["copies compressed"])) > 3
 
 
+async def test_a_soak_ends_with_its_proxy_and_tells_how_it_died() -> None:
+    class Murder(soak.Soak):
+        """The first thing it breaks is the proxy."""
+
+        async def _break(self, kind: str) -> None:
+            if not self.proxy.ended:
+                os.kill(self.proxy.pid, signal.SIGKILL)
+
+    plan = soak.Plan(minutes=60, callers=5, chaos_every=0.2)
+    with pytest.raises(ProxyDied, match=r"(?s)^h2ping died under load \(exit code -9\):\n.*listening on"):
+        await asyncio.wait_for(Murder(plan, lambda line: None).run(), PATIENCE)
+
+
+async def test_a_proxy_of_the_lab_that_does_not_start_tells_why() -> None:
+    with pytest.raises(ProxyDied, match=r"(?s)^h2ping did not start \(exit code 2\):\n.*no-such-flag"):
+        await Proxy("https://localhost:1", "", "--no-such-flag").start()
+
+
+@pytest.mark.pure
 def test_a_report_holds_only_when_every_claim_does() -> None:
     report = Report("example")
     assert not report.held

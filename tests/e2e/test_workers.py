@@ -134,6 +134,7 @@ async def test_workers_end_with_their_parent_and_the_port_is_free(any_stage: Sta
         pass
 
 
+@pytest.mark.pure
 def test_a_worker_has_its_share_of_what_holds_for_all() -> None:
     settings = config.parse(
         {"upstream": "https://h", "max_memory": "1GiB", "max_conns": "64", "workers": "4"}
@@ -143,6 +144,7 @@ def test_a_worker_has_its_share_of_what_holds_for_all() -> None:
     assert share.exit_with_parent
 
 
+@pytest.mark.pure
 def test_states_of_several_processes_are_added() -> None:
     one: dict[str, Any] = {
         "memory": {"used": 3},
@@ -154,5 +156,6 @@ def test_states_of_several_processes_are_added() -> None:
     assert added([]) == {}
 
 
+@pytest.mark.pure
 def test_an_end_is_told_in_words() -> None:
     assert (how_it_ended(-9), how_it_ended(3)) == ("SIGKILL", "exit code 3")

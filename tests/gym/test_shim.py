@@ -91,6 +91,7 @@ def test_check_refuses_a_bad_block(place: Place, way: str) -> None:
     assert "sidecar.shutdown_grace: not a duration" in run.text
 
 
+@pytest.mark.pure
 def test_config_prints_a_block_that_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "https://judge.example/v1", "judge.other.example"]) == 0
     block = sidecar.read(yaml.safe_load(capsys.readouterr().out)["sidecar"])
@@ -100,6 +101,7 @@ def test_config_prints_a_block_that_is_read_back(capsys: pytest.CaptureFixture[s
     ]
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("head", "options"),
     [
@@ -123,6 +125,7 @@ def test_the_interpreter_is_read_from_each_form_of_first_line(
     assert locate.interpreter(script) == [str(beside), *options]
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("head", ["#!/bin/sh\nexec other\n", "\x7fELF", "", "#!\n", "#!/no/such/python\n"])
 def test_what_is_no_python_script_has_no_interpreter(tmp_path: Path, head: str) -> None:
     script = tmp_path / "gym"
@@ -130,6 +133,7 @@ def test_what_is_no_python_script_has_no_interpreter(tmp_path: Path, head: str) 
     assert locate.interpreter(script) is None
 
 
+@pytest.mark.pure
 def test_a_program_before_gym_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     found = locate.gym_command(["uv", "run", "gym", "env", "start"])
     assert (found.words, found.arguments, found.script) == (("uv", "run", "gym"), ("env", "start"), None)

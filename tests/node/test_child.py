@@ -86,6 +86,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(
     ("address", "destination"),
     [
@@ -99,6 +100,7 @@ def test_every_interface_is_no_destination(address: str, destination: str) -> No
     assert reachable(address) == destination
 
 
+@pytest.mark.pure
 def test_a_path_of_the_upstream_stands_for_the_version_of_the_api() -> None:
     """The proxy puts it before each request's path already."""
     assert openai_url("http://a", "https://b") == "http://a/v1"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from h2ping import cluster
+from tests.support.sanitizers import SANITIZED
 
 HANG = 500.0
 
@@ -23,7 +24,7 @@ pytestmark = [
         reason="Ray is not installed, or was tested with the compiled engine",
     ),
     pytest.mark.skipif(
-        "SANITIZED" in os.environ, reason="Ray's own processes take minutes to start on a sanitizer's runtime"
+        SANITIZED, reason="Ray's own processes take minutes to start on a sanitizer's runtime"
     ),
     pytest.mark.timeout(600),  # the scenario is one test's set-up
 ]
@@ -94,6 +95,7 @@ def test_proxies_that_are_not_detached_end_with_the_job(seen: dict[str, Any]) ->
     assert seen["end with the job"]
 
 
+@pytest.mark.pure
 def test_wanted_nodes_are_alive_and_listed() -> None:
     nodes = [
         {"NodeID": "a", "Alive": True, "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "one"},

@@ -58,6 +58,7 @@ def settings_of(words: list[str]) -> Settings:
     return load(arguments.values, {}, "h2ping", arguments.config)[0].settings
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("document", ["../README.md", "gym.md", "deploy.md"])
 @pytest.mark.parametrize("language", ["sh", "bash"])
 def test_shell_blocks_are_shell(document: str, language: str) -> None:
@@ -66,6 +67,7 @@ def test_shell_blocks_are_shell(document: str, language: str) -> None:
         assert done.returncode == 0, done.stderr + block
 
 
+@pytest.mark.pure
 def test_python_blocks_are_python() -> None:
     for block in blocks("deploy.md", "python"):
         ast.parse(block)
@@ -104,6 +106,7 @@ def test_the_readmes_curl_gets_its_answer(h2ping_proxy: Running, h2ping_origin: 
     assert h2ping_origin.executed == 1
 
 
+@pytest.mark.pure
 def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for path, _, anchor in (link.partition("#") for link in re.findall(r"\]\((?!http)([^)]+)\)", text)):
@@ -116,11 +119,13 @@ def test_links_of_the_readme_lead_somewhere() -> None:
 # --- docs/gym.md ---------------------------------------------------------------------------------
 
 
+@pytest.mark.pure
 def test_the_printed_block_is_the_one_in_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", HOST]) == 0
     assert capsys.readouterr().out in blocks("gym.md", "yaml")
 
 
+@pytest.mark.pure
 def test_the_guides_judge_is_rewritten_by_the_guides_block() -> None:
     judge, block = (yaml.safe_load(text) for text in blocks("gym.md", "yaml"))
     instances = sidecar.read(block["sidecar"]).instances
@@ -128,6 +133,7 @@ def test_the_guides_judge_is_rewritten_by_the_guides_block() -> None:
     assert f"{change.place}: {change.old} -> {change.new}" in (DOCS / "gym.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.pure
 def test_every_key_of_the_block_is_in_the_guide() -> None:
     text = (DOCS / "gym.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `(\w+)` \| ", text, re.MULTILINE)
@@ -142,6 +148,7 @@ def manifest() -> Any:
     return yaml.safe_load(text)
 
 
+@pytest.mark.pure
 def test_the_sidecar_is_a_native_one_that_outlives_its_pods_other_containers() -> None:
     pod = manifest()["spec"]["template"]["spec"]
     (container,) = pod["initContainers"]
@@ -152,6 +159,7 @@ def test_the_sidecar_is_a_native_one_that_outlives_its_pods_other_containers() -
     assert pod["containers"][0]["env"][0]["value"] == f"http://{settings.listen}/v1"
 
 
+@pytest.mark.pure
 def test_probes_ask_the_second_listener() -> None:
     (container,) = manifest()["spec"]["template"]["spec"]["initContainers"]
     settings = settings_of(container["args"])
@@ -172,11 +180,13 @@ def unit() -> configparser.SectionProxy:
     return parser["Service"]
 
 
+@pytest.mark.pure
 def test_the_unit_waits_for_the_grace() -> None:
     words = shlex.split(unit()["ExecStart"])
     assert settings_of(words[1:]).shutdown_grace < int(unit()["TimeoutStopSec"])
 
 
+@pytest.mark.pure
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     path = tmp_path / "h2ping.service"

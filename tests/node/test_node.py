@@ -7,12 +7,12 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from h2ping import node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from tests.gym.conftest import Run
 
@@ -118,6 +118,7 @@ class Case:
         return self.nurse.look()
 
 
+@pytest.mark.pure
 def test_a_proxy_that_dies_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
     case = Case()
     assert case.die(100.0) == ""
@@ -128,6 +129,7 @@ def test_a_proxy_that_dies_is_started_again(capsys: pytest.CaptureFixture[str]) 
     assert case.proxy.starts == 1
 
 
+@pytest.mark.pure
 def test_the_wait_doubles_while_it_dies_early() -> None:
     case = Case()
     for wait in (0.5, 1.0, 2.0, 4.0):
@@ -140,6 +142,7 @@ def test_the_wait_doubles_while_it_dies_early() -> None:
         assert case.proxy.starts == starts + 1
 
 
+@pytest.mark.pure
 def test_five_early_deaths_in_a_row_stop_the_command() -> None:
     case = Case()
     for _ in range(4):
@@ -149,6 +152,7 @@ def test_five_early_deaths_in_a_row_stop_the_command() -> None:
     assert "died 5 times in a row" in case.die(1.0)
 
 
+@pytest.mark.pure
 def test_a_long_life_forgives_early_deaths() -> None:
     case = Case()
     for age in (1.0, 1.0, 1.0, 60.0, 1.0, 1.0, 1.0):

@@ -68,18 +68,21 @@ def test_a_proxy_that_does_not_start_is_told(tmp_path: Path) -> None:
     run.close()
 
 
+@pytest.mark.pure
 def test_no_start_only_exports() -> None:
     assert shell.text("https://a.example", "127.0.0.1:1250", [], start=False).splitlines()[0] == (
         "export OPENAI_BASE_URL=http://127.0.0.1:1250/v1"
     )
 
 
+@pytest.mark.pure
 def test_a_users_http_proxy_is_told_to_leave_loopback_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "")
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
     assert "127.0.0.1,localhost" in shell.text("https://a.example", "127.0.0.1:1", [], start=False)
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize(("upstream", "listen"), [("http://a", "127.0.0.1:1"), ("https://a", "127.0.0.1:0")])
 def test_what_cannot_work_is_refused(upstream: str, listen: str) -> None:
     with pytest.raises(ConfigError):

@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.bell import PATIENCE, Bell
+from tests.support.sanitizers import SANITIZED
 
 CANARY = "c4n4ry-7f31"
 """Stands in credentials of every test request; must never come out of the proxy."""
@@ -201,8 +200,9 @@ class Proxy:
         return done.stdout.strip()
 
     def resident_bytes(self) -> int:
-        if "SANITIZED" in os.environ:
-            pytest.skip("an instrumented process is as large as its shadow")
+        """0 under sanitizers, whose shadow would be counted too: the flood is played, its memory is not judged."""
+        if SANITIZED:
+            return 0
         return int(self._ps("rss")) * 1024
 
     def cpu_seconds(self) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import os
 import random
 import resource
 import sys
 from typing import Any
 
 import pytest
+from tests.support.sanitizers import measures_memory
 
 from h2ping._fast import IMPLEMENTATION
 
@@ -143,9 +143,7 @@ def test_trim_gives_back_the_coldest_pages_in_slices() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss and /proc are Linux's")
-@pytest.mark.skipif(
-    "SANITIZED" in os.environ, reason="an arena of a debug build is smaller, and sanitizers touch it"
-)
+@measures_memory
 def test_opening_touches_no_memory() -> None:
     arena = Arena(0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

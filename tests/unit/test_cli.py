@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from h2ping.config import Settings
 
-pytestmark = pytest.mark.sockets
-
 ROOT = Path(__file__).parents[2]
 UPSTREAM = ["-upstream", "https://api.example"]
 
@@ -370,6 +368,7 @@ def run(*argv: str, environment: dict[str, str] | None = None) -> subprocess.Com
     )  # fmt: skip
 
 
+@pytest.mark.sockets
 def test_the_module_is_the_command() -> None:
     done = run("-upstream", "http://h")
     assert done.returncode == 1
@@ -379,6 +378,7 @@ def test_the_module_is_the_command() -> None:
     )
 
 
+@pytest.mark.sockets
 def test_a_reader_that_goes_away_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-c",
@@ -394,6 +394,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.sockets
 def test_nothing_heavy_is_imported_before_it_is_known_what_to_do() -> None:
     """The time until the listener stands is part of the product."""
     script = (

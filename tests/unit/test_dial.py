@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.sockets
-
-
 def with_attributes(error: Exception, **attributes: Any) -> Exception:
     for name, value in attributes.items():
         setattr(error, name, value)
@@ -91,6 +88,7 @@ async def attempt(port: int, ca_file: str = "", **settings: str) -> Connection:
     )
 
 
+@pytest.mark.sockets
 def test_a_connection_that_is_reset_at_once_closes_its_descriptor_once() -> None:
     """A second close would hit whatever has the number by then; libuv aborts the process when it is one of its own."""
 
@@ -127,6 +125,7 @@ def test_a_connection_that_is_reset_at_once_closes_its_descriptor_once() -> None
         other.close()
 
 
+@pytest.mark.sockets
 async def test_a_peer_that_never_answers_the_handshake_is_a_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(UpstreamError) as caught:
@@ -134,6 +133,7 @@ async def test_a_peer_that_never_answers_the_handshake_is_a_timeout() -> None:
     assert (caught.value.cause.token, caught.value.cause.status) == ("connect-timeout", 504)
 
 
+@pytest.mark.sockets
 async def test_a_refused_connection_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -160,6 +160,7 @@ async def serve_tls(authority: trustme.CA, alpn: list[str], name: str = "localho
     return await asyncio.start_server(hold, "127.0.0.1", 0, ssl=context)
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(
     ("alpn", "name", "trusted", "cause"),
     [

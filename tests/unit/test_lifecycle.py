@@ -19,8 +19,6 @@ from h2ping.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.sockets
-
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
@@ -58,6 +56,7 @@ def test_a_ready_file_that_cannot_be_written_ends_with_code_1(tmp_path: Path, na
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("kind", ["path", pytest.param("abstract", marks=LINUX)])
 def test_systemd_is_told_where_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """sd_notify(3): a name that opens with @ is in the abstract namespace."""
@@ -99,6 +98,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("way", ["kernel", "poll"])
 def test_the_end_of_the_parent_is_noticed(way: str) -> None:
     """The parent is killed, so that it can tell nobody."""
@@ -116,12 +116,14 @@ def test_the_end_of_the_parent_is_noticed(way: str) -> None:
     parent.stdout.close()
 
 
+@pytest.mark.sockets
 async def test_a_parent_that_went_before_the_watch_stood_is_noticed_at_once() -> None:
     calls: list[str] = []
     lifecycle.ParentWatch(lambda: calls.append("gone"), parent=os.getpid())
     assert calls == ["gone"]
 
 
+@pytest.mark.sockets
 async def test_a_living_parent_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "_open_pidfd", lambda process: None)
     monkeypatch.setattr(lifecycle, "PARENT_POLL", 0.001)
@@ -149,6 +151,7 @@ async def test_process_1_has_no_parent_to_watch(monkeypatch: pytest.MonkeyPatch)
 # --- ports and files ------------------------------------------------------------------------------
 
 
+@pytest.mark.sockets
 @LINUX
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_who_holds_a_port_is_named(family: socket.AddressFamily) -> None:
@@ -162,6 +165,7 @@ def test_who_holds_a_port_is_named(family: socket.AddressFamily) -> None:
     assert holder.startswith(f"process {os.getpid()} (")
 
 
+@pytest.mark.sockets
 def test_a_free_port_is_held_by_nobody() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -76,11 +77,10 @@ class Proxy:
             env=clean_environment(),
         )
         self._reader = asyncio.get_running_loop().create_task(self._read())
-        try:
+        with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._listening.wait(), START_PATIENCE)
-        except asyncio.TimeoutError:
-            await self.stop()
         if not self.port:
+            await self.stop()
             raise self.obituary("h2ping did not start")
 
     @property
