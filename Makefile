@@ -36,7 +36,7 @@ coverage: $(TEST_VENV)/.done  ## branch coverage of the protocol modules, at lea
 	H2PING_NO_EXTENSIONS=1 $(TEST_VENV)/bin/python -m pytest -q -n auto --dist loadfile tests/unit tests/wire tests/property \
 		--cov=h2ping --cov-branch --cov-report=
 	$(TEST_VENV)/bin/python -m coverage report --fail-under=90 \
-		--include='*/headers.py,*/retry.py,*/upstream/*.py,*/exchange.py,*/memory.py,*/downstream.py,*/_fast/*_py.py'
+		--include='*/headers.py,*/retry.py,*/upstream/*.py,*/exchange.py,*/memory.py,*/downstream/*.py,*/_fast/*_py.py'
 
 docs: $(TEST_VENV)/.done  ## renew what is generated from the code: docs/flags.md, docs/causes.md, the README table
 	$(TEST_VENV)/bin/python -m h2ping.show .

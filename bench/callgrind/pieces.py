@@ -20,7 +20,8 @@ from tests.support.fake_transport import FakeTransport, deliver
 from h2ping import config
 from h2ping import instance as instance_module
 from h2ping.clock import Deadlines
-from h2ping.downstream import ClientContext, make_client
+from h2ping.downstream.context import ClientContext
+from h2ping.downstream.protocol import make_client
 from h2ping.instance import Instance
 from h2ping.memory import Memory
 from h2ping.metrics import Metrics

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.client_bench import Bench
 
-from h2ping import downstream, headers
+from h2ping import headers
+from h2ping.downstream import head
+from h2ping.downstream.protocol import CompiledOctets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +39,7 @@ HEAD = (
 @pytest.fixture(params=["c", "py"])
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if name == "c" and downstream.CompiledClient is None:
+    if name == "c" and CompiledOctets is None:
         pytest.skip("the compiled engine was not built, or is switched off")
     return name
 
@@ -46,17 +48,17 @@ def talk(engine: str, request: bytes, response: bytes) -> Callable[[], None]:
     """One request and its response on a connection that lives on."""
     bench = Bench(engine)
     connection = bench.connect()
-    client: Any = connection.client
+    protocol = connection.protocol
     fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(response))]
 
     def once() -> None:
         at = 0
         while at < len(request):
-            room = memoryview(client.get_buffer(-1)).cast("B")
+            room = memoryview(protocol.get_buffer(-1)).cast("B")
             size = min(len(room), len(request) - at)
             room[:size] = request[at : at + size]
             del room
-            client.buffer_updated(size)
+            protocol.buffer_updated(size)
             at += size
         exchange = bench.exchanges.pop()
         exchange.respond(response, fields=fields)
@@ -73,8 +75,7 @@ def test_h1_request_and_response(benchmark: Any, engine: str, size: int) -> None
 
 def test_h1_head_only(benchmark: Any, engine: str) -> None:
     """From the bytes of a head to a Request."""
-    parse = (downstream.CompiledClient if engine == "c" else downstream.PlainClient).parse_head  # type: ignore[union-attr]
-    benchmark(parse, HEAD % 1024, b"")
+    benchmark(head.read_by_table if engine == "c" else head.read_by_llhttp, HEAD % 1024, b"")
 
 
 def test_h1_scan_of_a_head(benchmark: Any, engine: str) -> None:
@@ -115,10 +116,10 @@ def test_memory_of_a_waiting_client(engine: str) -> None:
     bench = Bench(engine)
     request = b"GET /v1 HTTP/1.1\r\nHost: x\r\n\r\n"
     bench.connect().send(request)
-    clients = [bench.client_class(bench.context) for _ in range(1000)]
+    clients = [bench.make_client() for _ in range(1000)]
     tracemalloc.start()
     try:
-        clients = [bench.client_class(bench.context) for _ in range(1000)]
+        clients = [bench.make_client() for _ in range(1000)]
         for client in clients:
             memoryview(client.get_buffer(-1)).cast("B")[: len(request)] = request
             client.buffer_updated(len(request))

@@ -12,7 +12,7 @@ if os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0"):
     from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 
     # Where a module was compiled from its .py (setup.py, COMPILED), import would prefer that to the .py beside it.
-    for _folder in (__path__[0], os.path.join(__path__[0], "upstream")):
+    for _folder in (__path__[0], *(os.path.join(__path__[0], name) for name in ("upstream", "downstream"))):
         sys.path_importer_cache[_folder] = FileFinder(_folder, (SourceFileLoader, SOURCE_SUFFIXES))
 
 TYPE_CHECKING = False  # type checkers take the name for typing's own, whose import would cost

@@ -1,8 +1,10 @@
-"""The one function that turns an error into a response."""
+"""What h2ping itself writes to a client: error responses, and the lines that it adds to the heads of others."""
 
 from __future__ import annotations
 
 import json
+import time
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from h2ping.errors import Cause, DownstreamError, UpstreamError
@@ -77,3 +79,28 @@ def error_response(
     if request is None or request.method != b"HEAD":
         head.append(body)
     return b"".join(head)
+
+
+class _Date:
+    """The Date field, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        """RFC 9110 section 6.6.1: who forwards a response without Date adds one."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._line = b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+        return self._line
+
+
+date_line = _Date().line
+
+
+def inserted(head: bytes, lines: bytes) -> bytes:
+    """`lines` right behind the status line."""
+    start = head.index(b"\r\n") + 2
+    return head[:start] + lines + head[start:]

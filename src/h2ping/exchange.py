@@ -43,7 +43,7 @@ from h2ping.packing import PackedCopy, Unpacking
 if TYPE_CHECKING:
     from h2ping._fast.arena_py import Body
     from h2ping.clock import Timer
-    from h2ping.downstream import Client
+    from h2ping.downstream.client import Client
     from h2ping.headers import Request
     from h2ping.instance import Instance
     from h2ping.upstream.connection import Connection

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from h2ping.clock import Clock
     from h2ping.config import Settings
-    from h2ping.downstream import Client
+    from h2ping.downstream.client import Client
     from h2ping.errors import DownstreamError, UpstreamError
     from h2ping.headers import Request
     from h2ping.memory import Memory

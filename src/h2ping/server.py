@@ -18,7 +18,9 @@ from h2ping._fast import IMPLEMENTATION, Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.door import Door
-from h2ping.downstream import Client, ClientContext, make_client
+from h2ping.downstream.client import Client
+from h2ping.downstream.context import ClientContext
+from h2ping.downstream.protocol import make_client
 from h2ping.instance import Instance
 from h2ping.memory import Memory
 from h2ping.metrics import Metrics
@@ -124,8 +126,6 @@ class Listener:
                 clock, settings.client_idle_timeout, lambda client: client.on_idle_timeout()
             ),
             clients=self.clients,
-            draining=False,
-            program=settings.program,
             on_refused=instance.on_refused,
         )
 

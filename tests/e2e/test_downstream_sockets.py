@@ -28,7 +28,7 @@ class Served(Bench):
 
     def __init__(self, engine: str, **settings: Any) -> None:
         super().__init__(engine, **settings)
-        del self.context.call_soon
+        self.context.loop = None
         clock = LoopClock(asyncio.get_running_loop())
         self.context.linger_deadlines = Deadlines(clock, 2, lambda client: client.on_linger_timeout())
         self.arrived: asyncio.Queue[FakeExchange] = asyncio.Queue()
@@ -43,9 +43,7 @@ class Served(Bench):
 @contextlib.asynccontextmanager
 async def served(engine: str, **settings: Any) -> AsyncIterator[Served]:
     bench = Served(engine, **settings)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: bench.client_class(bench.context), "127.0.0.1", 0
-    )
+    server = await asyncio.get_running_loop().create_server(bench.make_client, "127.0.0.1", 0)
     bench.address = server.sockets[0].getsockname()[:2]
     try:
         yield bench

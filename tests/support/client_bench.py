@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from h2ping import downstream
 from h2ping.clock import Deadlines
+from h2ping.downstream.context import ClientContext
+from h2ping.downstream.protocol import CompiledOctets, PlainOctets, make_client
 from tests.support.fake_clock import FakeClock
 from tests.support.fake_exchange import FakeExchange
 from tests.support.fake_transport import FakeTransport, deliver
+
+if TYPE_CHECKING:
+    from h2ping.downstream.client import Client
 
 
 class Bench:
@@ -31,23 +35,27 @@ class Bench:
             "max_header_bytes": 64 << 10,
             "max_body_bytes": 0,
             "half_close": "cancel",
+            "program": "h2ping",
             "upstream": SimpleNamespace(prefix=settings.pop("prefix", "")),
             **settings,
         }
-        self.context = downstream.ClientContext(
+        self.context = ClientContext(
             settings=SimpleNamespace(**values),  # type: ignore[arg-type]
             exchanges=self.make_exchange,
             head_deadlines=Deadlines(self.clock, 30, lambda client: client.on_head_timeout()),
             idle_deadlines=Deadlines(self.clock, 75, lambda client: client.on_idle_timeout()),
-            linger_deadlines=Deadlines(self.clock, 2, lambda client: client.on_linger_timeout()),
             clients=set(),
-            program="h2ping",
             on_refused=lambda error, method, path: self.refused.append(error.cause.token),
         )
-        self.context.call_soon = self.soon.append  # type: ignore[method-assign, assignment]
-        client_class = downstream.CompiledClient if engine == "c" else downstream.PlainClient
-        assert client_class is not None
-        self.client_class = client_class
+        self.context.linger_deadlines = Deadlines(self.clock, 2, lambda client: client.on_linger_timeout())
+        self.context.loop = SimpleNamespace(call_soon=self.soon.append)  # type: ignore[assignment]
+        octets = CompiledOctets if engine == "c" else PlainOctets
+        assert octets is not None
+        self.octets_class = octets
+
+    def make_client(self) -> Any:
+        """The protocol of a new client."""
+        return make_client(self.context, self.octets_class)
 
     def make_exchange(self, request: Any, client: Any) -> FakeExchange:
         exchange = FakeExchange(request, client, self.arena, hold_body=self.hold_body, kept=self.kept)
@@ -76,17 +84,18 @@ class Connection:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.transport = FakeTransport()
-        self.client = bench.client_class(bench.context)
-        self.client.connection_made(self.transport)  # type: ignore[arg-type]
+        self.protocol = bench.make_client()
+        self.client: Client = self.protocol.owner
+        self.protocol.connection_made(self.transport)
 
     def send(self, data: bytes) -> int:
         """What the client writes; how much of it was read. A turn of the loop ends after it."""
-        taken = deliver(self.client, self.transport, data)
+        taken = deliver(self.protocol, self.transport, data)
         self.bench.turn()
         return taken
 
     def eof(self) -> bool:
-        keeps_open = bool(self.client.eof_received())
+        keeps_open = bool(self.protocol.eof_received())
         if not keeps_open:
             self.transport.close()
         return keeps_open

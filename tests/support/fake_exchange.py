@@ -9,7 +9,7 @@ from h2ping import headers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from h2ping.downstream import Client
+    from h2ping.downstream.client import Client
     from h2ping.errors import DownstreamError
     from h2ping.headers import Fields, Request
 

@@ -14,6 +14,7 @@ from h2ping.errors import DownstreamError, UpstreamError
 from h2ping.headers import Framing
 
 if TYPE_CHECKING:
+    from tests.support.client_bench import Connection
     from tests.support.fake_exchange import FakeExchange
 
 HOST = b"Host: here\r\n"
@@ -97,7 +98,7 @@ def test_empty_lines_before_and_between_requests_are_dropped(bench: Bench) -> No
     connection = bench.connect()
     connection.send(b"\r\n\r\n" + POST_5 + b"hello")
     for _ in range(100_000 // 2):
-        connection.client.buffer_updated(_written(connection.client, b"\r\n"))
+        connection.protocol.buffer_updated(_written(connection.protocol, b"\r\n"))
     assert not connection.transport.paused
     bench.exchange.respond(b"1")
     connection.received()
@@ -108,8 +109,8 @@ def test_empty_lines_before_and_between_requests_are_dropped(bench: Bench) -> No
     assert not bench.refused
 
 
-def _written(client: Any, data: bytes) -> int:
-    memoryview(client.get_buffer(-1)).cast("B")[: len(data)] = data
+def _written(protocol: Any, data: bytes) -> int:
+    memoryview(protocol.get_buffer(-1)).cast("B")[: len(data)] = data
     return len(data)
 
 
@@ -466,6 +467,77 @@ def test_lingering_ends_after_two_seconds(bench: Bench) -> None:
     assert connection.transport.aborted
 
 
+def slow_after_a_refusal(bench: Bench, size: int) -> Connection:
+    """A client that lingers with `size` bytes of output that its socket has not taken."""
+    connection = bench.connect()
+    connection.transport.buffered = size
+    connection.send(b"\x00")
+    connection.protocol.pause_writing()
+    assert connection.transport.eof_written
+    return connection
+
+
+def test_a_lingering_client_that_reads_slowly_is_given_the_rest(bench: Bench) -> None:
+    """RFC 9112 section 9.6: the answer is not to be lost; the two seconds count from its last byte."""
+    connection = slow_after_a_refusal(bench, 100_000)
+    bench.clock.advance(3)
+    assert not connection.transport.closed
+    for left in (90_000, 80_000):
+        connection.transport.buffered = left
+        bench.clock.advance(75)
+        assert not connection.transport.closed
+    connection.transport.buffered = 0
+    connection.protocol.resume_writing()
+    bench.clock.advance(1)
+    assert not connection.transport.closed
+    bench.clock.advance(1)
+    assert connection.transport.aborted
+
+
+def test_a_lingering_client_that_stops_reading_is_dropped_by_the_idle_deadline(bench: Bench) -> None:
+    connection = slow_after_a_refusal(bench, 100_000)
+    bench.clock.advance(2)
+    connection.transport.buffered = 90_000
+    bench.clock.advance(75)
+    assert not connection.transport.closed
+    bench.clock.advance(75)
+    assert connection.transport.aborted
+
+
+def test_what_was_written_before_a_cut_is_left_to_a_client_that_reads_slowly(bench: Bench) -> None:
+    """Case mid-stream-reset-visible: what came before the cut is the client's."""
+    connection = bench.connect()
+    connection.send(GET)
+    bench.exchange.begin()
+    connection.transport.buffered = 100_000
+    connection.protocol.pause_writing()
+    bench.exchange.client.abort()
+    assert connection.transport.closed
+    for left in (90_000, 80_000):
+        bench.clock.advance(75)
+        assert not connection.transport.aborted
+        connection.transport.buffered = left
+    bench.clock.advance(150)
+    assert connection.transport.aborted
+
+
+def test_the_end_of_a_last_response_is_left_to_a_client_that_reads_slowly(bench: Bench) -> None:
+    """RFC 9112 section 9.6: a slow client is not a client that is gone."""
+    connection = bench.connect()
+    connection.send(GET[:-2] + b"Connection: close\r\n\r\n")
+    bench.exchange.begin()
+    connection.transport.buffered = 100_000
+    connection.protocol.pause_writing()
+    bench.exchange.client.send_end(None)
+    assert connection.transport.closed
+    for left in (90_000, 80_000):
+        connection.transport.buffered = left
+        bench.clock.advance(75)
+        assert not connection.transport.aborted
+    bench.clock.advance(75)
+    assert connection.transport.aborted
+
+
 # --- the end ----------------------------------------------------------------------------------------------
 
 
@@ -496,7 +568,7 @@ def test_a_client_that_leaves_while_a_response_is_owed_is_noticed(bench: Bench) 
     """Case client-gone-before-first-byte."""
     connection = bench.connect()
     connection.send(POST_5 + b"hello")
-    connection.client.connection_lost(ConnectionResetError())
+    connection.protocol.connection_lost(ConnectionResetError())
     assert bench.exchange.heard == ["start", "end", "gone"]
     assert not bench.context.clients
 
@@ -622,7 +694,7 @@ def test_a_reader_that_stalls_is_dropped_and_a_slow_one_is_not(bench: Bench) -> 
     connection.send(GET)
     bench.exchange.begin()
     connection.transport.buffered = 100_000
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     for left in (90_000, 80_000):
         connection.transport.buffered = left
         bench.clock.advance(75)
@@ -642,13 +714,13 @@ def test_a_request_that_waits_for_its_answer_has_no_deadline(bench: Bench) -> No
 def test_credit_that_is_owed_at_the_end_is_given_when_the_socket_took_the_bytes(bench: Bench) -> None:
     connection = bench.connect()
     connection.send(GET)
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     bench.exchange.respond(b"hello")
     assert connection.client.write_paused
-    connection.client.resume_writing()
+    connection.protocol.resume_writing()
     assert bench.exchange.heard == ["start", "writable"]
-    connection.client.pause_writing()
-    connection.client.resume_writing()
+    connection.protocol.pause_writing()
+    connection.protocol.resume_writing()
     assert bench.exchange.heard == ["start", "writable"]
 
 
@@ -735,9 +807,9 @@ def test_a_kept_http_10_connection_is_told_of_a_shutdown(bench: Bench) -> None:
 def test_credit_that_is_owed_is_given_back_when_the_client_leaves(bench: Bench) -> None:
     connection = bench.connect()
     connection.send(GET)
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     bench.exchange.respond(b"hello")
-    connection.client.connection_lost(None)
+    connection.protocol.connection_lost(None)
     assert bench.exchange.heard == ["start", "gone"]
 
 
@@ -807,11 +879,11 @@ def test_a_client_that_does_not_read_is_given_no_second_exchange(bench: Bench) -
     connection = bench.connect()
     connection.send(GET + GET)
     first = bench.exchange
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     first.respond(b"hello")
     connection.send(GET)
     assert bench.exchanges == [first]
-    connection.client.resume_writing()
+    connection.protocol.resume_writing()
     bench.turn()
     assert first.heard == ["start", "writable"]
     assert len(bench.exchanges) == 2
@@ -824,12 +896,12 @@ def test_a_client_that_does_not_read_is_given_no_second_exchange(bench: Bench) -
 def test_a_connection_that_waits_for_its_reader_ends_with_a_shutdown(bench: Bench, moment: str) -> None:
     connection = bench.connect()
     connection.send(GET)
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     bench.exchange.respond(b"hello")
     bench.context.draining = True
     if moment == "before":
         connection.client.on_drain()
-    connection.client.resume_writing()
+    connection.protocol.resume_writing()
     bench.turn()
     assert connection.transport.closed
 
@@ -839,11 +911,11 @@ def test_a_request_behind_a_response_that_is_not_read_is_answered_after_eof(engi
     bench = Bench(engine, half_close="wait")
     connection = bench.connect()
     connection.send(GET)
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     bench.exchange.respond(b"hello")
     connection.send(GET)
     assert connection.eof()
-    connection.client.resume_writing()
+    connection.protocol.resume_writing()
     bench.turn()
     assert len(bench.exchanges) == 2
     bench.exchange.respond(b"hello")
@@ -857,7 +929,7 @@ def test_credit_that_is_owed_when_a_response_is_cut_is_given_back_when_the_clien
     connection = bench.connect()
     connection.send(GET)
     bench.exchange.begin()
-    connection.client.pause_writing()
+    connection.protocol.pause_writing()
     connection.client.abort()
-    connection.client.connection_lost(None)
+    connection.protocol.connection_lost(None)
     assert bench.exchange.heard == ["start", "gone"]

@@ -19,6 +19,7 @@ class FullSocket(FakeTransport):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self.client = connection.client
+        self.protocol = connection.protocol
         self.kept: list[Any] = []
 
     def write(self, data: Any) -> None:
@@ -28,7 +29,7 @@ class FullSocket(FakeTransport):
         self.kept += parts
         self.buffered += sum(len(part) for part in parts)
         if not self.client.write_paused:
-            self.client.pause_writing()
+            self.protocol.pause_writing()
 
 
 class Forwarder(Ears):
@@ -60,7 +61,7 @@ def test_the_first_pieces_of_a_slow_client_count_with_the_memory_that_they_keep(
     assert connection.transport.limit == 0
     connection.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     socket = FullSocket(connection)
-    connection.client.transport = socket  # type: ignore[assignment]
+    connection.protocol.transport = socket
     bench.exchange.begin(fields=LENGTH)
     forwarder = Forwarder(rig)
     forwarder.client = connection.client
@@ -76,9 +77,9 @@ def test_a_client_that_reads_again_is_no_longer_counted(engine: str) -> None:
     bench = Bench(engine)
     connection = bench.connect()
     connection.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    connection.client.transport = FullSocket(connection)  # type: ignore[assignment]
+    connection.protocol.transport = FullSocket(connection)
     bench.exchange.respond(bytes(50_000), fields=LENGTH)
     bench.turn()
     assert bench.exchange.held >= 50_000
-    connection.client.resume_writing()
+    connection.protocol.resume_writing()
     assert bench.exchange.held == 0

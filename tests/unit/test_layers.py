@@ -128,6 +128,6 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_every_module_has_its_room_in_the_architecture() -> None:
     """docs/architecture.md says which file to open."""
     page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
-    folders = [PACKAGE, *(PACKAGE / name for name in ("upstream", "gym", "lab"))]
+    folders = [PACKAGE, *(PACKAGE / name for name in ("upstream", "downstream", "gym", "lab"))]
     modules = [path.stem for folder in folders for path in folder.glob("[!_]*.py")]
     assert [name for name in modules if not re.search(rf"`([a-z]+\.)?{name}`", page)] == []

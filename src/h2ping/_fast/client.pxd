@@ -27,6 +27,7 @@ cdef enum Left:             # instead of a number of bytes of this chunk
 
 
 cdef class ClientBytes:
+    cdef readonly object owner          # who decides; None once the connection is lost
     cdef public object transport
     cdef public int mode
     # --- in
@@ -44,7 +45,6 @@ cdef class ClientBytes:
     cdef Py_ssize_t trailer_bytes
     # --- out
     cdef public int framing
-    cdef public bint write_paused
     cdef list out                       # gathered in this turn of the loop
     cdef Py_ssize_t out_bytes
     cdef list lent                      # what is being written just now

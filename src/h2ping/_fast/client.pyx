@@ -75,11 +75,41 @@ cdef inline int drop_front(bytearray held, Py_ssize_t count) except -1:
 
 
 cdef class ClientBytes:
-    """Input and output of one client connection; a BufferedProtocol, made for subclassing."""
+    """Input and output of one client connection: the methods of an asyncio.BufferedProtocol."""
 
-    def __init__(self):
+    def __init__(self, owner):
+        self.owner = owner
         self.trailers = []
         self.out = []
+
+    # --- the connection ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport):
+        """asyncio.BaseProtocol."""
+        self.transport = transport
+        self.owner.on_connected(transport)
+
+    def connection_lost(self, exc):
+        """asyncio.BaseProtocol."""
+        self.transport = None
+        self.mode = CLOSED
+        self.held = None
+        self.body = None
+        owner = self.owner
+        self.owner = None
+        owner.on_lost()
+
+    def eof_received(self):
+        """asyncio.BufferedProtocol."""
+        return self.owner.on_eof()
+
+    def pause_writing(self):
+        """asyncio.BaseProtocol."""
+        self.owner.on_write_paused()
+
+    def resume_writing(self):
+        """asyncio.BaseProtocol."""
+        self.owner.on_write_resumed()
 
     # --- in ---------------------------------------------------------------------------------------------------
 
@@ -122,7 +152,7 @@ cdef class ClientBytes:
                     raw = PyBytes_FromStringAndSize(<char*>SCRATCH + empty, end - SCRATCH - empty)
                     if end != SCRATCH + size:
                         self.held = PyByteArray_FromStringAndSize(<char*>end, SCRATCH + size - end)
-                    self.on_head(raw)
+                    self.owner.on_head(raw)
                     if self.held is not None:
                         self.use_held()
                     self.regulate()
@@ -161,13 +191,13 @@ cdef class ClientBytes:
             drop_front(self.held, size)
             self.remaining -= size
             if not self.remaining:
-                self.on_discarded()
+                self.owner.on_discarded()
             return True
         elif self.mode == SINK:
             self.remaining -= size
             self.held = None
             if self.remaining < 0:
-                self.on_sink_full()
+                self.owner.on_sink_full()
         elif self.mode == CLOSED:
             self.held = None
         return False
@@ -195,12 +225,12 @@ cdef class ClientBytes:
         if end == NULL:
             before = self.scanned
             self.scanned = size
-            self.on_partial_head(self.held, max(before - 1, 0))
+            self.owner.on_partial_head(self.held, max(before - 1, 0))
             return False
         raw = PyBytes_FromStringAndSize(<char*>start, end - start)
         drop_front(self.held, end - start)
         self.scanned = 0
-        self.on_head(raw)
+        self.owner.on_head(raw)
         return True
 
     cdef bint take_length(self) except -1:
@@ -231,24 +261,24 @@ cdef class ClientBytes:
         if not self.remaining:
             self.body_complete(None)
             return True
-        self.on_body()
+        self.owner.on_body()
         if self.mode == LENGTH and body is self.body and not self.has_room():
             return self.stall()
         return True
 
     cdef bint stall(self) except -1:
         self.stalled = True
-        self.on_body_stalled()
+        self.owner.on_body_stalled()
         return not self.stalled
 
     cdef int body_complete(self, list trailers) except -1:
         cdef Body body = self.body
         self.body = None
         self.mode = WAIT
-        usable = self.usable_trailers(trailers) if trailers else None
+        usable = self.owner.usable_trailers(trailers) if trailers else None
         body.trailers = usable
         body.finish()
-        self.on_body_end(usable)
+        self.owner.on_body_end(usable)
         return 0
 
     # --- chunks (RFC 9112 section 7.1) ------------------------------------------------------------------------
@@ -313,7 +343,7 @@ cdef class ClientBytes:
         if not self.left:
             self.left = CHUNK_END
         if taken:
-            self.on_body()
+            self.owner.on_body()
         if taken < size and self.mode == CHUNKED:
             return self.stall()
         return True
@@ -335,7 +365,7 @@ cdef class ClientBytes:
         if size > CHUNK_LINE_BYTES or self.excess > CHUNK_EXCESS_BYTES:
             return self.bad_chunk("too much chunk framing")
         if self.max_body and self.body.received + value > self.max_body:
-            self.on_bad_input(DownstreamError(BODY_TOO_LARGE, f"more than {self.max_body} bytes"))
+            self.owner.on_bad_input(DownstreamError(BODY_TOO_LARGE, f"more than {self.max_body} bytes"))
             return False
         self.left = value if value else TRAILERS
         return True
@@ -359,7 +389,7 @@ cdef class ClientBytes:
         return True
 
     cdef bint bad_chunk(self, str detail) except -1:
-        self.on_bad_input(DownstreamError(BAD_REQUEST, detail))
+        self.owner.on_bad_input(DownstreamError(BAD_REQUEST, detail))
         return False
 
     def regulate(self):
@@ -390,7 +420,7 @@ cdef class ClientBytes:
         if self.mode == CLOSED:
             return 0
         if not self.out:
-            self.schedule_flush()
+            self.owner.schedule_flush()
         self.out.append(data)
         self.out_bytes += size
         if self.out_bytes > FLUSH_BYTES:

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 1. What came and is not used yet is `held`, and `mode` says what the next byte is: head, body, or
-   something that has to wait. `consume` moves on as far as the mode lets it; policy is told by the `on_*`
-   methods, which a subclass (`h2ping.downstream`) overrides.
+   something that has to wait. `consume` moves on as far as the mode lets it; policy is asked of the `owner`
+   (`h2ping.downstream.client`). The two know each other, and forget it when the connection is lost.
 2. Heads are read into one buffer shared by all connections. A body of known length is read by the kernel
    straight into its final place (`get_buffer` hands out `body.writable()`).
 3. Chunks are decoded here and not by httptools, which cannot say where a message ends: bytes of the next
@@ -70,9 +70,22 @@ _CHUNK_START = re.compile(rb"[0-9A-Fa-f]")
 
 
 class Decisions(Protocol):
-    """What `ClientBytes` leaves to its subclass."""
+    """What `ClientBytes` leaves to its owner. After `on_lost` nothing more is asked: CLOSED decides by itself."""
 
-    __slots__ = ()
+    def on_connected(self, transport: asyncio.Transport) -> None:
+        """The client is there."""
+
+    def on_lost(self) -> None:
+        """The connection is over."""
+
+    def on_eof(self) -> bool:
+        """The client sends no more. True keeps our half open."""
+
+    def on_write_paused(self) -> None:
+        """The socket takes no more for now."""
+
+    def on_write_resumed(self) -> None:
+        """It does again."""
 
     def on_head(self, raw: bytes) -> None:
         """A whole head, from its request line to its empty line."""
@@ -105,15 +118,16 @@ class Decisions(Protocol):
         """Call `flush` at the end of this turn of the loop."""
 
 
-class ClientBytes(Decisions):
-    """Input and output of one client connection; a BufferedProtocol, made for subclassing."""
+class ClientBytes:
+    """Input and output of one client connection: the methods of an asyncio.BufferedProtocol."""
 
     __slots__ = (
         "_excess", "_left", "_lent", "_out", "_out_bytes", "_scanned", "_trailer_bytes", "_trailers", "body",
-        "framing", "held", "max_body", "mode", "paused", "remaining", "stalled", "transport", "write_paused",
+        "framing", "held", "max_body", "mode", "owner", "paused", "remaining", "stalled", "transport",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Decisions) -> None:
+        self.owner = owner
         self.transport: asyncio.Transport | None = None
         self.mode = HEAD
         self.held: bytearray | None = None
@@ -125,7 +139,6 @@ class ClientBytes(Decisions):
         self.max_body = 0
         self.stalled = False
         self.framing = NONE
-        self.write_paused = False
         self._scanned = 0
         self.paused = False
         self._excess = 0
@@ -135,6 +148,34 @@ class ClientBytes(Decisions):
         self._lent: list[memoryview | bytes] = []
         """What is being written just now."""
         self._out_bytes = 0
+
+    # --- the connection -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio.BaseProtocol."""
+        self.transport = transport  # type: ignore[assignment]
+        self.owner.on_connected(transport)  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio.BaseProtocol."""
+        self.transport = None
+        self.mode = CLOSED
+        self.held = None
+        self.body = None
+        owner, self.owner = self.owner, None  # type: ignore[assignment]
+        owner.on_lost()
+
+    def eof_received(self) -> bool:
+        """asyncio.BufferedProtocol."""
+        return self.owner.on_eof()
+
+    def pause_writing(self) -> None:
+        """asyncio.BaseProtocol."""
+        self.owner.on_write_paused()
+
+    def resume_writing(self) -> None:
+        """asyncio.BaseProtocol."""
+        self.owner.on_write_resumed()
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -189,13 +230,13 @@ class ClientBytes(Decisions):
             del held[:size]
             self.remaining -= size
             if not self.remaining:
-                self.on_discarded()
+                self.owner.on_discarded()
             return True
         if self.mode == SINK:
             self.remaining -= len(held)
             held.clear()
             if self.remaining < 0:
-                self.on_sink_full()
+                self.owner.on_sink_full()
             return False
         if self.mode == CLOSED:
             held.clear()
@@ -211,12 +252,12 @@ class ClientBytes(Decisions):
         if end < 0:
             start = self._scanned
             self._scanned = len(held)
-            self.on_partial_head(held, max(start - 1, 0))
+            self.owner.on_partial_head(held, max(start - 1, 0))
             return False
         raw = bytes(held[: end + 4])
         del held[: end + 4]
         self._scanned = 0
-        self.on_head(raw)
+        self.owner.on_head(raw)
         return True
 
     def _take_length(self, held: bytearray) -> bool:
@@ -235,23 +276,23 @@ class ClientBytes(Decisions):
         if not self.remaining:
             self._body_complete(None)
             return True
-        self.on_body()
+        self.owner.on_body()
         if self.mode == LENGTH and body is self.body and body.writable() is None:
             self._stall()
         return not self.stalled
 
     def _stall(self) -> None:
         self.stalled = True
-        self.on_body_stalled()
+        self.owner.on_body_stalled()
 
     def _body_complete(self, trailers: list[tuple[bytes, bytes]] | None) -> None:
         body, self.body = self.body, None
         assert body is not None
         self.mode = WAIT
-        usable = self.usable_trailers(trailers) if trailers else None
+        usable = self.owner.usable_trailers(trailers) if trailers else None
         body.trailers = usable
         body.finish()
-        self.on_body_end(usable)
+        self.owner.on_body_end(usable)
 
     def start_chunks(self) -> None:
         """The body that comes is chunked."""
@@ -272,7 +313,7 @@ class ClientBytes(Decisions):
             if not self._left:
                 self._left = -1
             if taken:
-                self.on_body()
+                self.owner.on_body()
             if taken < size and self.mode == CHUNKED:
                 self._stall()
                 return not self.stalled
@@ -306,7 +347,7 @@ class ClientBytes(Decisions):
             return self._bad_chunk("too much chunk framing")
         assert self.body is not None
         if self.max_body and self.body.received + size > self.max_body:
-            self.on_bad_input(DownstreamError(BODY_TOO_LARGE, f"more than {self.max_body} bytes"))
+            self.owner.on_bad_input(DownstreamError(BODY_TOO_LARGE, f"more than {self.max_body} bytes"))
             return False
         self._left = size or -3
         return True
@@ -327,7 +368,7 @@ class ClientBytes(Decisions):
         return True
 
     def _bad_chunk(self, detail: str) -> bool:
-        self.on_bad_input(DownstreamError(BAD_REQUEST, detail))
+        self.owner.on_bad_input(DownstreamError(BAD_REQUEST, detail))
         return False
 
     def regulate(self) -> None:
@@ -356,7 +397,7 @@ class ClientBytes(Decisions):
         if self.mode == CLOSED:
             return
         if not self._out:
-            self.schedule_flush()
+            self.owner.schedule_flush()
         self._out.append(data)
         self._out_bytes += size
         if self._out_bytes > FLUSH_BYTES:

@@ -14,7 +14,7 @@ from collections import Counter
 
 COUNTED = (
     "Task", "TimerHandle", "Exchange", "Connection", "Body", "Stream", "MuxStream", "PlainStream", "Client",
-    "CompiledClient", "PlainClient",
+    "CompiledOctets", "PlainOctets",
 )  # fmt: skip
 """Types of which a leak would show: asyncio's and uvloop's, and ours by either engine."""
 

@@ -1,0 +1,1 @@
+"""The clients' side: HTTP/1.1 requests in, responses out."""
