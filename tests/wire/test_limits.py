@@ -122,3 +122,11 @@ def test_small_frames_of_data_are_progress(rig: Rig) -> None:
     ears = rig.open()
     rig.serve(rig.peer.response(1), *[rig.peer.data(1, b"data: x\n\n") for _ in range(10_000)])
     assert len(ears.data) == 90_000
+
+
+def test_room_made_for_a_large_read_is_let_go_after_it(rig: Rig) -> None:
+    """A transport asks for all that it holds; an idle connection must not keep that much."""
+    answer = rig.peer.ping()
+    rig.wire.receive_buffer(1 << 20)[: len(answer)] = answer
+    rig.wire.received(len(answer))
+    assert len(rig.wire.receive_buffer()) < 1 << 20

@@ -99,7 +99,7 @@ class PlainWire:
         self._turns: deque[PlainStream] = deque()
         """Streams that upload, in the order of their next DATA frame."""
         self._control = bytearray()
-        self._buffer = bytearray(RECEIVE_BYTES)
+        self._buffer = bytearray()
         self._answered = 0
         """Bytes of answers queued since the transport last took some."""
         self._calls = 0
@@ -158,13 +158,15 @@ class PlainWire:
 
     def receive_buffer(self, least: int = 0) -> memoryview:
         """See Wire."""
-        if len(self._buffer) < least:
-            self._buffer = bytearray(least)
+        if len(self._buffer) < max(least, RECEIVE_BYTES):
+            self._buffer = bytearray(max(least, RECEIVE_BYTES))
         return memoryview(self._buffer)
 
     def received(self, size: int) -> None:
         """See Wire."""
-        self.receive(bytes(memoryview(self._buffer)[:size]))
+        data = bytes(memoryview(self._buffer)[:size])
+        self._buffer = bytearray()  # idle connections hold none
+        self.receive(data)
 
     def receive(self, data: bytes) -> None:
         """See Wire."""
