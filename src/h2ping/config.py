@@ -30,6 +30,7 @@ from h2ping.units import (
     format_size,
     parse_boolean,
     parse_duration,
+    parse_integer,
     parse_limit,
     parse_seconds,
     parse_size,
@@ -65,13 +66,6 @@ class Kind:
     """Set where a YAML number means something other than its text."""
 
 
-def _number(text: str) -> int:
-    # Not int(text): that takes blanks, underscores and digits of other alphabets.
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise ValueError("not a whole number")
-    return int(text)
-
-
 def _choice(*words: str) -> Kind:
     def parse(text: str) -> str:
         if text not in words:
@@ -98,7 +92,7 @@ URL = Kind("URL", Upstream.parse, str)
 DURATION = Kind("DURATION", parse_duration, format_duration, parse_seconds)
 SIZE = Kind("BYTES", parse_size, format_size)
 LIMIT = Kind("BYTES", parse_limit, lambda value: format_size(value) if value else "off")
-COUNT = Kind("N", _number, str)
+COUNT = Kind("N", parse_integer, str)
 SWITCH = Kind("", parse_boolean, lambda value: "true" if value else "false")
 TEXT = Kind("TEXT", _text, str)
 PATH = Kind("PATH", _text, str)

@@ -212,7 +212,7 @@ def test_values_that_cannot_work_end_with_code_1(texts: dict[str, str], phrases:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("ping_interval", "60"), ("max_conns", "x"), ("max_conns", "1_0"), ("max_conns", " 1"),
+        ("ping_interval", "60"), ("max_conns", "x"), ("max_conns", "1__0"), ("max_conns", " 1"),
         ("max_conns", "1.0"), ("retry_body_limit", "16MB"), ("memory_pressure", "maybe"),
         ("half_close", "Wait"),
         ("log_level", "trace"), ("name", "a b"), ("name", ""), ("max_memory", "much"),
