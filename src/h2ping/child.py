@@ -7,7 +7,7 @@ Theory of operation
 -------------------
 1. The proxy is a process of its own, never a thread of the caller's: a busy interpreter must not delay a
    PING.
-2. It has `--exit-with-parent`, so that it ends when the caller is killed, too.
+2. It has `-exit-with-parent`, so that it ends when the caller is killed, too.
 3. It is ready when its ready file is there; where it listens is then read from its log, because port 0 means
    that the system picks one.
 4. When it cannot start, the error holds the end of its log.

@@ -251,7 +251,7 @@ Usage: h2ping ray up [--address ADDRESS] [--nodes HOST,HOST] [--foreground] FLAG
        h2ping ray down [--address ADDRESS]
 
 One proxy on every alive node of a running Ray cluster, and on nodes that join. FLAG is any flag of h2ping,
-such as --upstream https://HOST --listen 127.0.0.1:1250. Proxies live until `down` or until the cluster ends;
+such as -upstream https://HOST -listen 127.0.0.1:1250. Proxies live until `down` or until the cluster ends;
 with --foreground until this command ends.
 """
 

@@ -3,14 +3,14 @@
 Theory of operation
 -------------------
 1. `Settings` is one instance: one listener and one upstream. A field's metadata holds a `Flag`; the command
-   line, the environment, the file, `h2ping config`, `--help` and docs/flags.md are all made from it.
+   line, the environment, the file, `h2ping config`, `-help` and docs/flags.md are all made from it.
 2. A value goes through two gates. Its grammar (`Kind.parse`): a text that cannot be read ends the program
    with code 2. Then `check`: values that can be read and cannot work together end it with code 1.
 3. `h2ping` and `h2-ping-sidecar` are the same program; `Flag.sidecar` holds the few defaults that differ.
 4. Zero means "off" or "no limit" exactly where the help says so.
 
 This module reads neither argv nor environment nor files (see sources.py); it opens no socket. The one file it
-looks at is the one that --ca-file names, to refuse it early.
+looks at is the one that -ca-file names, to refuse it early.
 """
 
 from __future__ import annotations

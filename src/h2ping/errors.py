@@ -80,23 +80,23 @@ VERSION_UNSUPPORTED = _cause(
 )  # fmt: skip
 HEAD_TOO_LARGE = _cause(
     "head-too-large", 431,
-    "The request head is larger than --max-header-bytes.",
-    "Send fewer or shorter fields, or raise --max-header-bytes.",
+    "The request head is larger than -max-header-bytes.",
+    "Send fewer or shorter fields, or raise -max-header-bytes.",
 )  # fmt: skip
 BODY_TOO_LARGE = _cause(
     "body-too-large", 413,
-    "The request body is larger than --max-body-bytes.",
-    "Send a smaller body, or raise --max-body-bytes.",
+    "The request body is larger than -max-body-bytes.",
+    "Send a smaller body, or raise -max-body-bytes.",
 )  # fmt: skip
 HEAD_TIMEOUT = _cause(
     "head-timeout", 408,
-    "The client opened a request and did not finish its head within --client-head-timeout.",
-    "Look for a stalled client; raise --client-head-timeout if it is only slow.",
+    "The client opened a request and did not finish its head within -client-head-timeout.",
+    "Look for a stalled client; raise -client-head-timeout if it is only slow.",
 )  # fmt: skip
 BODY_TIMEOUT = _cause(
     "body-timeout", 408,
-    "The client sent nothing of its request's body for --client-idle-timeout.",
-    "Look for a stalled client; raise --client-idle-timeout if it may pause that long.",
+    "The client sent nothing of its request's body for -client-idle-timeout.",
+    "Look for a stalled client; raise -client-idle-timeout if it may pause that long.",
 )  # fmt: skip
 CLIENT_GONE = _cause(
     "client-gone", 499,
@@ -107,18 +107,18 @@ CLIENT_GONE = _cause(
 # --- h2ping itself --------------------------------------------------------------------------------------------
 QUEUE_FULL = _cause(
     "queue-full", 503,
-    "More requests wait for a stream than --max-queue allows.",
-    "Send fewer at once, or raise --max-queue, --max-conns or --streams-per-conn.",
+    "More requests wait for a stream than -max-queue allows.",
+    "Send fewer at once, or raise -max-queue, -max-conns or -streams-per-conn.",
 )  # fmt: skip
 QUEUE_TIMEOUT = _cause(
     "queue-timeout", 503,
-    "The request waited longer than --queue-timeout for a stream.",
-    "Raise --max-conns or --streams-per-conn, or --queue-timeout.",
+    "The request waited longer than -queue-timeout for a stream.",
+    "Raise -max-conns or -streams-per-conn, or -queue-timeout.",
 )  # fmt: skip
 MEMORY_TIMEOUT = _cause(
     "memory-timeout", 503,
-    "The request waited longer than --queue-timeout for memory under --max-memory.",
-    "Raise --max-memory, or send fewer large bodies at once.",
+    "The request waited longer than -queue-timeout for memory under -max-memory.",
+    "Raise -max-memory, or send fewer large bodies at once.",
 )  # fmt: skip
 DRAINING = _cause(
     "draining", 503,
@@ -127,8 +127,8 @@ DRAINING = _cause(
 )  # fmt: skip
 SHUTDOWN_GRACE = _cause(
     "shutdown-grace", 503,
-    "h2ping stopped and the request was not finished within --shutdown-grace.",
-    "Raise --shutdown-grace above the longest call.",
+    "h2ping stopped and the request was not finished within -shutdown-grace.",
+    "Raise -shutdown-grace above the longest call.",
 )  # fmt: skip
 INTERNAL = _cause(
     "internal-error", 500,
@@ -140,7 +140,7 @@ INTERNAL = _cause(
 DNS_FAILED = _cause(
     "dns-failed", 502,
     "The name of the upstream could not be resolved.",
-    "Check the name in --upstream and the resolver of this machine.",
+    "Check the name in -upstream and the resolver of this machine.",
 )  # fmt: skip
 CONNECT_FAILED = _cause(
     "connect-failed", 502,
@@ -149,8 +149,8 @@ CONNECT_FAILED = _cause(
 )  # fmt: skip
 CONNECT_TIMEOUT = _cause(
     "connect-timeout", 504,
-    "TCP, TLS and the first SETTINGS frame together took longer than --connect-timeout.",
-    "Check the path to the endpoint, or raise --connect-timeout.",
+    "TCP, TLS and the first SETTINGS frame together took longer than -connect-timeout.",
+    "Check the path to the endpoint, or raise -connect-timeout.",
 )  # fmt: skip
 TLS_FAILED = _cause(
     "tls-failed", 502,
@@ -160,13 +160,13 @@ TLS_FAILED = _cause(
 CERTIFICATE = _cause(
     "certificate", PERMANENT_STATUS,
     "The certificate of the upstream did not verify: unknown authority, wrong name, or out of date.",
-    "Name the authority with --ca-file or SSL_CERT_FILE, or correct --upstream or --server-name.",
+    "Name the authority with -ca-file or SSL_CERT_FILE, or correct -upstream or -server-name.",
     permanent=True,
 )  # fmt: skip
 ALPN = _cause(
     "alpn", PERMANENT_STATUS,
     "The upstream did not choose h2 by ALPN, so it does not speak HTTP/2 here (RFC 9113 section 3.2).",
-    "Check that --upstream names the HTTP/2 endpoint; h2ping never falls back to HTTP/1.1.",
+    "Check that -upstream names the HTTP/2 endpoint; h2ping never falls back to HTTP/1.1.",
     permanent=True,
 )  # fmt: skip
 
@@ -184,7 +184,7 @@ STREAM_REFUSED = _cause(
 COPY_NOT_KEPT = _cause(
     "copy-not-kept", 502,
     "The upstream refused the request, and its body was no longer kept, so it could not be re-sent.",
-    "Raise --retry-body-limit or --max-memory, or use --memory-pressure keep. The request was not executed.",
+    "Raise -retry-body-limit or -max-memory, or use -memory-pressure keep. The request was not executed.",
 )  # fmt: skip
 STREAM_RESET = _cause(
     "stream-reset", 502,
@@ -198,7 +198,7 @@ CONNECTION_LOST = _cause(
 )  # fmt: skip
 PING_TIMEOUT = _cause(
     "ping-timeout", 502,
-    "Nothing was received for --ping-interval and then nothing within --ping-timeout.",
+    "Nothing was received for -ping-interval and then nothing within -ping-timeout.",
     "The path is dead or the endpoint hangs; look at both.",
 )  # fmt: skip
 PROTOCOL_ERROR = _cause(
@@ -213,8 +213,8 @@ MALFORMED_RESPONSE = _cause(
 )  # fmt: skip
 RESPONSE_HEAD_TOO_LARGE = _cause(
     "response-head-too-large", 502,
-    "The head or the trailers of the response are larger than 64 KiB (or --max-header-bytes, where that is more).",
-    "Look at what the endpoint puts into its fields; raise --max-header-bytes if that is right.",
+    "The head or the trailers of the response are larger than 64 KiB (or -max-header-bytes, where that is more).",
+    "Look at what the endpoint puts into its fields; raise -max-header-bytes if that is right.",
 )  # fmt: skip
 FLOOD = _cause(
     "flood", 502,
@@ -223,8 +223,8 @@ FLOOD = _cause(
 )  # fmt: skip
 FIRST_BYTE_TIMEOUT = _cause(
     "first-byte-timeout", 504,
-    "No response began within --first-byte-timeout.",
-    "Raise --first-byte-timeout (0 sets no limit).",
+    "No response began within -first-byte-timeout.",
+    "Raise -first-byte-timeout (0 sets no limit).",
 )  # fmt: skip
 
 

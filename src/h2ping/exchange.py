@@ -119,7 +119,7 @@ class Exchange:
             self._instance.pool.acquire(self)
         elif settings.max_body_bytes and size is not None and size > settings.max_body_bytes:
             self._answer(
-                DownstreamError(BODY_TOO_LARGE, f"{size} bytes, --max-body-bytes {settings.max_body_bytes}")
+                DownstreamError(BODY_TOO_LARGE, f"{size} bytes, -max-body-bytes {settings.max_body_bytes}")
             )
         else:
             kept = settings.retry_body_limit > 0 and (size is None or size <= settings.retry_body_limit)
@@ -349,10 +349,10 @@ class Exchange:
             self._answer(self._explained(error))
 
     def on_first_byte_timeout(self) -> None:
-        """Nothing began within --first-byte-timeout."""
+        """Nothing began within -first-byte-timeout."""
         self._leave_stream()
         limit = self._instance.settings.first_byte_timeout
-        self._answer(UpstreamError(FIRST_BYTE_TIMEOUT, f"--first-byte-timeout {limit:g}s"))
+        self._answer(UpstreamError(FIRST_BYTE_TIMEOUT, f"-first-byte-timeout {limit:g}s"))
 
     def on_client_error(self, error: DownstreamError) -> None:
         """The client broke its own request: it answers and closes by itself."""

@@ -6,7 +6,7 @@ Theory of operation
    h2ping decides by itself; the command calls `configure`.
 2. The loop never waits for whoever reads the log. A line is written only when the descriptor takes it;
    lines that do not fit wait in a bounded backlog, and what is dropped is counted and said.
-3. A request that failed or was sent again gets exactly one line, when it ends; with --access-log every
+3. A request that failed or was sent again gets exactly one line, when it ends; with -access-log every
    request does.
 4. No header, body or query value is ever logged. Text that a peer chose goes through `safe`: printable ASCII,
    at most 200 characters, control characters escaped.
@@ -298,7 +298,7 @@ def request_failed(settings: Settings, record: AccessRecord) -> None:
 
 
 def request_done(settings: Settings, record: AccessRecord) -> None:
-    """The line of a request that was answered, if it was sent more than once or --access-log asks for all."""
+    """The line of a request that was answered, if it was sent more than once or -access-log asks for all."""
     if record.attempts > 1:
         text = f"request re-sent: {record.what}: answered at attempt {record.attempts}"
         _request_line(MAIN, logging.INFO, settings, record, text)

@@ -6,10 +6,10 @@ Theory of operation
    small window when it only streams through. So a request that has its place can always finish, and the limit can
    never be exceeded.
 2. When there is no room, copies of bodies that were sent whole are given up, the oldest first: those calls are the
-   nearest to their answer and lose only their re-send. Not with `--memory-pressure keep`.
+   nearest to their answer and lose only their re-send. Not with `-memory-pressure keep`.
 3. What still finds no room waits, first in, first out, and its client is not read (TCP back-pressure).
 4. Waiting ends with 503 after `queue_timeout`, and at once when not even an empty arena could hold the body.
-5. With `--compress-waiting-bodies`, once half of the limit is in use, copies of 64 KiB and more of bodies that were
+5. With `-compress-waiting-bodies`, once half of the limit is in use, copies of 64 KiB and more of bodies that were
    sent whole are compressed, one at a time, the oldest first. No copy is given up for a new request while one is being
    compressed or can be, nor while much of the memory holds bodies that are about to be sent whole and uploads move.
 6. A re-send from a compressed copy needs a window of room only, and goes before new requests. One window is set aside
@@ -128,7 +128,7 @@ class Memory:
                 self._hand_over(claimant, body, size, kept)
                 return
         if not self._could_fit(size, kept):
-            claimant.on_no_memory(DownstreamError(MEMORY_TIMEOUT, "--max-memory is smaller than one window"))
+            claimant.on_no_memory(DownstreamError(MEMORY_TIMEOUT, "-max-memory is smaller than one window"))
             return
         self._waiting[claimant] = (size, kept)
         self._deadlines.add(claimant)

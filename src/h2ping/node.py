@@ -1,8 +1,8 @@
-"""`h2ping node [FLAG ...] --run COMMAND ...`: a command with its proxy beside it.
+"""`h2ping node [FLAG ...] -run COMMAND ...`: a command with its proxy beside it.
 
 For a Slurm job step, a container's entry point or a CI step. The proxy starts, the command runs once it is
 ready, the proxy drains when the command has ended, and the command's exit code is ours. Every flag of h2ping
-may stand before `--run`; `--config FILE` gives several instances.
+may stand before `-run`; `-config FILE` gives several instances.
 
 The proxy's log goes to standard error. A proxy that dies is started again, after a wait that doubles each
 time: clients that were refused a connection try again, while a command that is stopped has lost its work.
@@ -32,12 +32,12 @@ EARLY = 10.0
 MOST_EARLY_DEATHS = 5
 
 _USAGE = """\
-Usage: h2ping node [FLAG ...] --run COMMAND [ARGUMENT ...]
+Usage: h2ping node [FLAG ...] -run COMMAND [ARGUMENT ...]
 
 Start the proxy, wait until it is ready, run COMMAND, drain, and exit with its code.
 
-  FLAG     any flag of h2ping (h2ping -h), such as --upstream https://HOST --listen 127.0.0.1:1250,
-           or --config FILE for several instances
+  FLAG     any flag of h2ping (h2ping -h), such as -upstream https://HOST -listen 127.0.0.1:1250,
+           or -config FILE for several instances
   COMMAND  gets H2PING_BASE_URL=http://HOST:PORT in its environment; signals are passed on to it
 """
 
@@ -55,14 +55,14 @@ def main(argv: list[str]) -> int:
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     for index, word in enumerate(argv):
-        if word in ("--run", "-run", "--"):
+        if word in ("-run", "--run", "--"):
             own, command = argv[:index], argv[index + 1 :]
             if command[:1] == ["--"]:
                 command = command[1:]
             if command:
                 return own, command
             break
-    raise ConfigError("--run", "needs a command; see h2ping node -h", exit_code=2)
+    raise ConfigError("-run", "needs a command; see h2ping node -h", exit_code=2)
 
 
 def run(flags: list[str], command: list[str]) -> int:

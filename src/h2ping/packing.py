@@ -1,4 +1,4 @@
-"""Bodies that wait for minutes, held compressed (`--compress-waiting-bodies`).
+"""Bodies that wait for minutes, held compressed (`-compress-waiting-bodies`).
 
 Theory of operation
 -------------------

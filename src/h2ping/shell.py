@@ -1,7 +1,7 @@
 """`eval "$(h2ping env https://HOST)"`: a proxy for this shell, and OPENAI_BASE_URL to reach it.
 
 The text that is printed starts the proxy as a background job *of the shell that evaluates it*. So it is that
-shell's child: `--exit-with-parent` ends it when the terminal is closed, and `kill $H2PING_PID` ends it
+shell's child: `-exit-with-parent` ends it when the terminal is closed, and `kill $H2PING_PID` ends it
 before. A second `eval` for the same upstream finds it running and only exports. `--no-start` only ever
 exports, for a proxy that systemd or somebody else runs.
 """

@@ -1,4 +1,4 @@
-"""What h2ping tells about itself: --help, --version, `h2ping config`, docs/flags.md and docs/causes.md.
+"""What h2ping tells about itself: -help, -version, `h2ping config`, docs/flags.md and docs/causes.md.
 
 All of it is made from config.FLAGS, errors.CAUSES and timers, so it cannot drift from them. `python -m
 h2ping.show ROOT` writes the generated documents of a repository; a test compares them.
@@ -95,7 +95,7 @@ def _help_of(flag: Flag, program: str, width: int) -> list[str]:
 
 
 def version_text(program: str) -> str:
-    """For --version: what a report of a defect needs."""
+    """For -version: what a report of a defect needs."""
     import ssl
     from importlib.metadata import PackageNotFoundError, version
 
@@ -203,7 +203,7 @@ def flags_table() -> str:
 
 def _flag_cell(flag: Flag) -> str:
     value = f" {_cell(flag.kind.placeholder)}" if flag.kind.placeholder else ""
-    return f"`--{flag.name}{value}`"
+    return f"`-{flag.name}{value}`"
 
 
 def _default_cell(flag: Flag) -> str:
@@ -259,7 +259,7 @@ def causes_document() -> str:
     lines += [
         "",
         "*Permanent* means that the same request gets the same answer until somebody changes the",
-        "configuration. Its status is one that clients do not repeat; `--permanent-status` changes it, and",
+        "configuration. Its status is one that clients do not repeat; `-permanent-status` changes it, and",
         "`h2-ping-sidecar` answers 502.",
         "",
         "A status of 499 is never written to a socket: the log and the metrics count a client that left so.",

@@ -58,7 +58,7 @@ async def test_running_out_of_descriptors_makes_newcomers_wait(stage: Stage) -> 
 
 
 async def test_a_head_that_never_ends_is_given_up(stage: Stage) -> None:
-    """408 after --client-head-timeout (RFC 9110 section 15.5.9), however the bytes dribble."""
+    """408 after -client-head-timeout (RFC 9110 section 15.5.9), however the bytes dribble."""
     origin = await stage.origin()
     proxy = await stage.proxy(origin, "--client-head-timeout=400ms")
     silent, dribbling = [await stage.client(proxy) for _ in range(2)]
@@ -77,7 +77,7 @@ async def test_a_head_that_never_ends_is_given_up(stage: Stage) -> None:
 
 
 async def test_a_body_that_stops_coming_is_given_up(stage: Stage) -> None:
-    """408 after --client-idle-timeout without a byte; the upstream's stream is cancelled."""
+    """408 after -client-idle-timeout without a byte; the upstream's stream is cancelled."""
     origin = await stage.origin()
     proxy = await stage.proxy(origin, "--client-idle-timeout=300ms")
     client = await stage.client(proxy)

@@ -86,7 +86,7 @@ async def test_one_bad_host_of_two_fails_no_request(any_stage: Stage, how: str) 
 
 
 async def test_streams_are_waited_for_where_none_is_allowed_yet(any_stage: Stage) -> None:
-    """MAX_CONCURRENT_STREAMS of 0 (RFC 9113 section 6.5.2) with all of `--max-conns` at hand: one connection."""
+    """MAX_CONCURRENT_STREAMS of 0 (RFC 9113 section 6.5.2) with all of `-max-conns` at hand: one connection."""
     origin = await any_stage.origin(settings={Setting.MAX_CONCURRENT_STREAMS: 0})
     proxy = await any_stage.proxy(origin)
     client = await any_stage.client(proxy)
@@ -99,7 +99,7 @@ async def test_streams_are_waited_for_where_none_is_allowed_yet(any_stage: Stage
 
 
 async def test_the_connection_after_the_last_request_is_there_before_it(any_stage: Stage) -> None:
-    """`--max-requests-per-conn`: nobody waits for a handshake because a count was reached."""
+    """`-max-requests-per-conn`: nobody waits for a handshake because a count was reached."""
     origin = await any_stage.origin()
     proxy = await any_stage.proxy(origin, "--max-requests-per-conn=10")
     held = await any_stage.client(proxy)

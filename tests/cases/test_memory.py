@@ -1,4 +1,4 @@
-"""What the process may hold: one window of an unread response, and bodies up to --max-memory."""
+"""What the process may hold: one window of an unread response, and bodies up to -max-memory."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ BEHIND: dict[str, tuple[bytes, list[bytes]]] = {
 
 
 async def test_what_came_before_a_half_close_is_answered_and_then_the_connection_ends(stage: Stage) -> None:
-    """RFC 9112 sections 9.3.2 and 9.6, with `--half-close=wait`: all whole requests, in order, and nothing else."""
+    """RFC 9112 sections 9.3.2 and 9.6, with `-half-close=wait`: all whole requests, in order, and nothing else."""
     origin = await stage.origin(_echo_path)
     proxy = await stage.proxy(origin, "--half-close=wait")
     wrong: list[tuple[object, ...]] = []

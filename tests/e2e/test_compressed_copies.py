@@ -1,4 +1,4 @@
-"""`--compress-waiting-bodies` with real zstd: what was compressed is sent again as it was."""
+"""`-compress-waiting-bodies` with real zstd: what was compressed is sent again as it was."""
 
 from __future__ import annotations
 

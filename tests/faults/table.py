@@ -16,9 +16,9 @@ run; the rest is what `tests/faults` demands of each run, on both engines.
 
 - Faults of dialling strike a new connection. Where one is at hand, it is taken away first: with GOAWAY below the
   request, so that it must be sent again and has to dial; where half of the answer is out, with RST. They last until the
-  client has its answer. Where they hang, `--connect-timeout` is 5 s.
-- *black hole* has `--ping-interval` 0.4 s and `--ping-timeout` 1.5 s; *stopped for 6 s* 0.3 s and 1.5 s (before
-  SETTINGS `--connect-timeout` 3 s); *stopped for 2 s* and *late acks* 0.3 s and more than they need.
+  client has its answer. Where they hang, `-connect-timeout` is 5 s.
+- *black hole* has `-ping-interval` 0.4 s and `-ping-timeout` 1.5 s; *stopped for 6 s* 0.3 s and 1.5 s (before
+  SETTINGS `-connect-timeout` 3 s); *stopped for 2 s* and *late acks* 0.3 s and more than they need.
 - "Executed 1" beside an error is honest: the cause says *maybe processed*, so the request was not sent again.
 - A `-` for the next request: a proxy that drains takes none.
 """

@@ -472,7 +472,7 @@ def test_a_first_byte_timeout_names_the_setting_and_cancels(make: Any) -> None:
     w.clock.advance(30)
     assert w.stream.resets == [CANCEL]
     assert w.client.answered.startswith(b"HTTP/1.1 504 ")
-    assert b"--first-byte-timeout 30s" in w.client.answered
+    assert b"-first-byte-timeout 30s" in w.client.answered
 
 
 @pytest.mark.parametrize("silence", [5, 60, 300, 900])

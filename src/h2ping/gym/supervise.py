@@ -10,7 +10,7 @@ Theory of operation
 5. Files are `h2ping-NAME-HOST-RUN.ready` and `.log`, RUN being new for each run, so that concurrent runs on a
    host or a shared file system never share or delete one another's files.
 6. Each proxy has a session of its own, so that Ctrl-C reaches the servers before it; it ends by itself when
-   its parent is gone (`--exit-with-parent`, or `tether.py` around a program that has no such flag).
+   its parent is gone (`-exit-with-parent`, or `tether.py` around a program that has no such flag).
 
 Runs in Gym's interpreter too: standard library only, and nothing of it starts before `start`.
 """

@@ -211,12 +211,12 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=size, default=plan.limit_bytes, metavar="BYTES", help="h2ping's -max-memory (256MiB)"
     )
-    parser.add_argument("--skip-keep", action="store_true", help="leave out --memory-pressure keep")
+    parser.add_argument("--skip-keep", action="store_true", help="leave out -memory-pressure keep")
     parser.add_argument(
         "--quoted", type=share, default=None, metavar="X",
         help="bodies are conversations with this share of repeats (0.5: like prose, 0.7: like code) instead of x",
     )  # fmt: skip
-    parser.add_argument("--compress", action="store_true", help="with --compress-waiting-bodies")
+    parser.add_argument("--compress", action="store_true", help="with -compress-waiting-bodies")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 
@@ -278,7 +278,7 @@ async def _foreground(options: argparse.Namespace) -> int:
             print(f"upstream  {relay.url}   cut after {cut:g} s of silence ({options.mode})")
             print(f"CA file   {origin.ca_file}   (gone when the lab stops)")
             print(
-                f"paste     h2ping --upstream {relay.url} --ca-file {origin.ca_file}{_timers(options, scale)}"
+                f"paste     h2ping -upstream {relay.url} -ca-file {origin.ca_file}{_timers(options, scale)}"
             )
             print("then      curl -H 'x-lab-delay: 5' http://127.0.0.1:1250/v1/models", flush=True)
             await stopped.wait()
@@ -296,7 +296,7 @@ def _timers(options: argparse.Namespace, scale: Scale) -> str:
     cut = scale.of(options.idle_cut)
     if not 0 < cut < 340:
         return ""
-    return f" --idle-limit {cut * 1000:.0f}ms --ping-interval {cut * 1000 * 60 / 340:.0f}ms"
+    return f" -idle-limit {cut * 1000:.0f}ms -ping-interval {cut * 1000 * 60 / 340:.0f}ms"
 
 
 def _delay(text: str) -> float | Callable[[], float]:

@@ -2,7 +2,7 @@
 
 Twice. With copies given up under pressure all calls wait at the origin at the same time; the origin holds
 its answers until they do; with `--compress` copies are compressed before any is given up. With
-`--memory-pressure keep` every body is kept until its answer begins, so the
+`-memory-pressure keep` every body is kept until its answer begins, so the
 calls go in waves. Both times the proxy's resident memory is read while they wait.
 """
 
@@ -44,7 +44,7 @@ class Plan:
     """What the process may have beside the bodies."""
     patience: float = 180.0
     keep: bool = True
-    """Run the second half, with --memory-pressure keep, too."""
+    """Run the second half, with -memory-pressure keep, too."""
     quoted: float | None = None
     """Bodies of prompts.py with that share of repeats; None: one repeated byte."""
     compress: bool = False

@@ -130,7 +130,7 @@ class LabOrigin:
 
     @property
     def url(self) -> str:
-        """Base URL for `--upstream`; the certificate is valid for `localhost` and 127.0.0.1."""
+        """Base URL for `-upstream`; the certificate is valid for `localhost` and 127.0.0.1."""
         return f"https://localhost:{self.port}"
 
     async def until(self, predicate: Callable[[], bool], patience: float = DEFAULT_PATIENCE) -> None:

@@ -32,7 +32,7 @@ class ProxyDied(RuntimeError):
 
 
 class Proxy:
-    """`python -m h2ping --upstream URL --ca-file FILE FLAGS...` on a free port, in `port` once it listens."""
+    """`python -m h2ping -upstream URL -ca-file FILE FLAGS...` on a free port, in `port` once it listens."""
 
     def __init__(
         self, upstream: str, ca_file: str, *flags: str, program: Sequence[str] = ("-m", "h2ping")

@@ -82,7 +82,7 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """Base URL for `--upstream`, when an origin with the lab's certificate is behind."""
+        """Base URL for `-upstream`, when an origin with the lab's certificate is behind."""
         return f"https://localhost:{self.port}"
 
     async def accept(self) -> None:

@@ -6,7 +6,7 @@ Theory of operation
    calls' distributions. Some calls ask for a fault of their own, some are given up by their client.
 2. Beside them chaos: the relay cuts, swallows or stalls; connections are retired; PINGs go unanswered for a while;
    the origin is stopped as by SIGTERM (GOAWAY, a grace, the end) and started again.
-3. The proxy keeps its copies (`--memory-pressure keep`) under a tight limit, so nothing that was provably not
+3. The proxy keeps its copies (`-memory-pressure keep`) under a tight limit, so nothing that was provably not
    processed has an excuse: a failure whose cause says so counts as lost, unless nobody could be reached.
 4. Growth is judged between two counts of the quiet process: one early, one at the end, each after all calls ended.
    Objects (tasks, timers, streams, exchanges), descriptors and resident memory must not be more.

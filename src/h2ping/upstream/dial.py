@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def tls_context(settings: Settings) -> ssl.SSLContext:
     """The context of one upstream: TLS 1.2 or later, ALPN h2 only (RFC 9113 sections 3.2 and 9.2).
 
-    Trust comes from `--ca-file` or else from OpenSSL's defaults, which SSL_CERT_FILE and SSL_CERT_DIR replace.
+    Trust comes from `-ca-file` or else from OpenSSL's defaults, which SSL_CERT_FILE and SSL_CERT_DIR replace.
     Raises ConfigError when the file cannot be used.
     """
     try:

@@ -165,7 +165,7 @@ class Pool:
         self._context = context
         self._clock = clock
         self._on_round_trip = on_round_trip
-        # --max-header-bytes is about requests; where it is raised, longer responses are taken too.
+        # -max-header-bytes is about requests; where it is raised, longer responses are taken too.
         self.limits = WireLimits(
             stream_window_bytes=first_window(settings.max_memory), **section_limits(settings.max_header_bytes)
         )
