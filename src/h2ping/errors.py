@@ -73,6 +73,11 @@ CONNECT_REFUSED = _cause(
     "CONNECT asks for a tunnel; h2ping forwards requests to its one upstream only.",
     "Do not set h2ping as HTTPS_PROXY; use its address as the base URL.",
 )  # fmt: skip
+MAX_FORWARDS = _cause(
+    "max-forwards", 501,
+    "OPTIONS or TRACE with Max-Forwards 0 ends here, and h2ping has no answer of its own to either.",
+    "Send it with a higher Max-Forwards, or without one (RFC 9110 section 7.6.2).",
+)  # fmt: skip
 VERSION_UNSUPPORTED = _cause(
     "http-version", 505,
     "The request line names an HTTP version other than 1.0 or 1.1.",

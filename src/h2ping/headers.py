@@ -31,6 +31,7 @@ from h2ping.errors import (
     BAD_REQUEST,
     CONNECT_REFUSED,
     MALFORMED_RESPONSE,
+    MAX_FORWARDS,
     UNSUPPORTED_CODING,
     VERSION_UNSUPPORTED,
     DownstreamError,
@@ -182,8 +183,14 @@ READ_HERE = {
     **dict.fromkeys(_NOT_FORWARDED, False),
     b"accept": True,
     b"content-length": True,
+    b"max-forwards": True,
 }
 """Fields that mean something to h2ping itself, and whether they go up all the same."""
+
+_COUNTED_METHODS = frozenset({b"OPTIONS", b"TRACE"})
+"""RFC 9110 section 7.6.2: with these an intermediary must obey Max-Forwards; with others it may ignore it."""
+_MOST_HOPS = 10**6
+"""The recipient's maximum, which section 7.6.2 allows: more than any path has."""
 
 _MAX_LENGTH_DIGITS = 18
 """A length of 19 digits may not fit 64 signed bits (RFC 9110 section 8.6: anticipate large numbers)."""
@@ -220,7 +227,7 @@ def read_request(
     codings: list[bytes] = []
     hosts: list[bytes] = []
     options: set[bytes] = set()
-    wants_trailers = expects = problem = False
+    wants_trailers = expects = problem = counts = False
     for name, value in read:
         if name == b"content-length":
             lengths.append(value)
@@ -236,12 +243,18 @@ def read_request(
             expects = expects or b"100-continue" in _members(value)
         elif name == b"accept":
             problem = problem or _accepts_problem(value)
+        elif name == b"max-forwards":
+            counts = method in _COUNTED_METHODS
     _check_host(hosts, is_11)
     chunked = _is_chunked(codings, lengths, is_11)
     length = _content_length(lengths)
     stripped = options - _NEVER_STRIPPED
     if stripped:
         fields = [field for field in fields if field[0] not in stripped]
+    if counts:
+        fields = [
+            (name, _one_hop_less(value) if name == b"max-forwards" else value) for name, value in fields
+        ]
     # An HTTP/1.0 client cannot read trailers, whatever it says (RFC 9112 section 6.1).
     wants_trailers = wants_trailers and is_11
     if wants_trailers:
@@ -295,6 +308,16 @@ def _check_host(hosts: list[bytes], is_11: bool) -> None:
         raise DownstreamError(BAD_REQUEST, "no Host field")
     if hosts and _HOST.fullmatch(hosts[0]) is None:
         raise DownstreamError(BAD_REQUEST, "malformed Host field")
+
+
+def _one_hop_less(value: bytes) -> bytes:
+    """RFC 9110 section 7.6.2. What is no number passes as it came."""
+    if not value.isdigit():
+        return value
+    hops = value.lstrip(b"0")
+    if not hops:
+        raise DownstreamError(MAX_FORWARDS)
+    return b"%d" % (min(int(hops[:_MAX_LENGTH_DIGITS]), _MOST_HOPS) - 1)
 
 
 def _is_chunked(codings: list[bytes], lengths: list[bytes], is_11: bool) -> bool:

@@ -39,6 +39,12 @@ REFUSED: dict[str, tuple[bytes, int, str, str]] = {
     "an unknown coding": (
         b"POST /coding" + TAIL + b"Transfer-Encoding: gzip\r\n\r\n", 501, "unsupported-coding", "POST /coding",
     ),
+    "the last hop of OPTIONS": (
+        b"OPTIONS /last" + TAIL + b"Max-Forwards: 0\r\n\r\n", 501, "max-forwards", "OPTIONS /last",
+    ),
+    "the last hop of TRACE": (
+        b"TRACE /trace" + TAIL + b"Max-Forwards: 000\r\n\r\n", 501, "max-forwards", "TRACE /trace",
+    ),
     "a version": (b"GET /version HTTP/3.0\r\nHost: x\r\n\r\n", 505, "http-version", "GET /version"),
     "a long head": (
         b"GET /long" + TAIL + b"X-A: " + b"a" * 5000 + b"\r\n\r\n", 431, "head-too-large", "GET /long",

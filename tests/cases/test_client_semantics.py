@@ -29,6 +29,17 @@ PASSED: dict[str, tuple[bytes, dict[bytes, bytes | None], bytes]] = {
     "a method in lower case": (b"get /" + HEAD + b"\r\n", {b":method": b"get"}, b""),
     "a method of odd characters": (b"A!#$%&'*+.^_`|~9 /" + HEAD + b"\r\n", {b":method": b"A!#$%&'*+.^_`|~9"}, b""),
     "TRACE": (b"TRACE /" + HEAD + b"\r\n", {b":method": b"TRACE"}, b""),
+    "OPTIONS with Max-Forwards": (
+        b"OPTIONS /" + HEAD + b"Max-Forwards: 010\r\n\r\n", {b":method": b"OPTIONS", b"max-forwards": b"9"}, b"",
+    ),
+    "TRACE with Max-Forwards": (b"TRACE /" + HEAD + b"Max-Forwards: 1\r\n\r\n", {b"max-forwards": b"0"}, b""),
+    "TRACE with a huge Max-Forwards": (
+        b"TRACE /" + HEAD + b"Max-Forwards: " + b"9" * 5000 + b"\r\n\r\n", {b"max-forwards": b"999999"}, b"",
+    ),
+    "OPTIONS with a Max-Forwards that is no number": (
+        b"OPTIONS /" + HEAD + b"Max-Forwards: -1\r\n\r\n", {b"max-forwards": b"-1"}, b"",
+    ),
+    "GET with Max-Forwards": (b"GET /" + HEAD + b"Max-Forwards: 0\r\n\r\n", {b"max-forwards": b"0"}, b""),
     "HEAD with a body": (b"HEAD /" + HEAD + b"Content-Length: 2\r\n\r\nhi", {b":method": b"HEAD"}, b"hi"),
     "POST without a body": (b"POST /" + HEAD + b"\r\n", {b":method": b"POST"}, b""),
     "POST with an empty body": (b"POST /" + HEAD + b"Content-Length: 0\r\n\r\n", {b"content-length": b"0"}, b""),

@@ -328,7 +328,7 @@ def test_the_readme_has_the_table_of_flags() -> None:
 
 
 def test_the_documents_have_every_flag_and_every_cause() -> None:
-    assert all(f"| `--{flag.name}" in show.flags_table() for flag in FLAGS.values())
+    assert all(f"| `-{flag.name}" in show.flags_table() for flag in FLAGS.values())
     assert all(f"| `{token}` |" in show.causes_document() for token in CAUSES)
 
 
