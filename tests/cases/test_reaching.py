@@ -11,9 +11,11 @@ import pytest
 
 from tests.cases.timing import ABSENCE, SOON
 from tests.support.framing import Setting
+from tests.support.names import SLOW, resolver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from tests.support.stage import Stage
 
@@ -145,6 +147,24 @@ async def test_sigterm_while_dialling_ends_in_time(stage: Stage) -> None:
         assert client.time() - started < 0.5 + SOON
         left = await client.closed()
         assert left == b"" or left.startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["grace", "second signal"])
+async def test_sigterm_while_lookups_hang_ends_in_time(any_stage: Stage, tmp_path: Path, again: bool) -> None:
+    """A thread in getaddrinfo cannot be stopped; nobody waits for it."""
+    grace = "60s" if again else "300ms"
+    proxy = await any_stage.proxy(f"https://{SLOW}", f"--shutdown-grace={grace}", env=resolver(tmp_path))
+    client = await any_stage.client(proxy)
+    client.request("POST", "/", b"x")
+    await proxy.logged("looking up")
+    started = client.time()
+    if again:
+        proxy.process.send_signal(signal.SIGTERM)
+        await proxy.logged("shutdown requested")
+    assert await proxy.stop(signal.SIGTERM) == 0
+    assert client.time() - started < 0.3 + SOON
+    left = await client.closed()
+    assert left == b"" or left.startswith(b"HTTP/1.1 503 ")
 
 
 async def test_sigterm_lets_waiting_requests_run(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -47,7 +48,7 @@ def with_attributes(error: Exception, **attributes: Any) -> Exception:
         (socket.gaierror(-2, "Name or service not known"), "dns-failed", "Name or service not known"),
         (ConnectionRefusedError(111, "x"), "connect-failed", "connection refused"),
         (ConnectionResetError(), "connect-failed", "connection reset by the peer"),
-        (OSError(101, "Network is unreachable"), "connect-failed", "Network is unreachable"),
+        (OSError(errno.ENETUNREACH, "x"), "connect-failed", "Network is unreachable"),
         (OSError(), "connect-failed", "OSError"),
     ],
     ids=["certificate", "tls", "no-application-protocol", "dns", "refused", "reset", "unreachable", "bare"],
@@ -140,6 +141,12 @@ async def test_a_refused_connection_says_so() -> None:
     with pytest.raises(UpstreamError) as caught:
         await attempt(port)
     assert caught.value.cause.token == "connect-failed"
+    assert caught.value.detail == f"connection refused (127.0.0.1:{port})"
+
+
+def test_an_address_of_ipv6_is_told_as_in_a_url() -> None:
+    explained = explain(OSError(errno.ENETUNREACH, "Connect call failed"), ("::1", 443, 0, 0))
+    assert explained.detail == "Network is unreachable ([::1]:443)"
 
 
 @pytest.fixture

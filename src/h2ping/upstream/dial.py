@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
+from h2ping.address import Address
 from h2ping.errors import (
     ALPN,
     CERTIFICATE,
@@ -18,6 +20,7 @@ from h2ping.errors import (
     Processed,
     UpstreamError,
 )
+from h2ping.upstream.reach import NotReachedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +74,7 @@ async def dial(
                 sock=sock,
                 ssl=context,
                 # RFC 6066 section 3: without the dot that makes a name absolute.
-                server_hostname=settings.server_name or settings.upstream.host.rstrip("."),
+                server_hostname=(settings.server_name or settings.upstream.host).rstrip("."),
                 # The deadline below is the only one; uvloop's own would give another error for the same fact.
                 ssl_handshake_timeout=settings.connect_timeout + 60,
                 ssl_shutdown_timeout=5,
@@ -96,19 +99,21 @@ async def dial(
         if connection is not None:
             connection.abort()
         if isinstance(error, OSError) and error.errno:  # ETIMEDOUT of the kernel, not our deadline
-            raise _never_sent(CONNECT_FAILED, error.strerror or "timed out") from error
+            raise explain(error, address) from error
         raise _never_sent(CONNECT_TIMEOUT, f"nothing within {settings.connect_timeout:g}s") from error
     except UnicodeError as error:  # a label that no name can have
         raise _never_sent(DNS_FAILED, "not a host name") from error
+    except NotReachedError as failure:
+        raise explain(failure.error, failure.address) from failure
     except (OSError, ssl.SSLError) as error:
-        raise explain(error) from error
+        raise explain(error, address) from error
     finally:
         if address is not None:
             (reach.on_reached if reached else reach.on_failed)(address)
 
 
-def explain(error: BaseException) -> UpstreamError:
-    """The UpstreamError that a failed attempt's exception stands for."""
+def explain(error: BaseException, address: Any = None) -> UpstreamError:
+    """The UpstreamError that a failed attempt's exception stands for, at that socket address where it is known."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _never_sent(CERTIFICATE, error.verify_message or "verification failed")
     if isinstance(error, ssl.SSLError):
@@ -123,11 +128,14 @@ def explain(error: BaseException) -> UpstreamError:
     if isinstance(error, socket.gaierror):
         return _never_sent(DNS_FAILED, error.strerror or "no address")
     if isinstance(error, ConnectionRefusedError):
-        return _never_sent(CONNECT_FAILED, "connection refused")
-    if isinstance(error, ConnectionResetError):
-        return _never_sent(CONNECT_FAILED, "connection reset by the peer")
-    strerror = getattr(error, "strerror", None)
-    return _never_sent(CONNECT_FAILED, strerror or type(error).__name__)
+        what = "connection refused"
+    elif isinstance(error, ConnectionResetError):
+        what = "connection reset by the peer"
+    else:  # the loops put words and addresses of their own into strerror
+        number = getattr(error, "errno", None)
+        what = os.strerror(number) if number else getattr(error, "strerror", None) or type(error).__name__
+    where = f" ({Address(*address[:2])})" if address is not None else ""
+    return _never_sent(CONNECT_FAILED, what + where)
 
 
 def wrong_protocol(chosen: str | None) -> UpstreamError:

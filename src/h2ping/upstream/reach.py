@@ -39,6 +39,15 @@ _NO_WAY_THERE = frozenset(
 """Says that this machine lacks the family; another address's failure says more of the upstream."""
 
 
+class NotReachedError(Exception):
+    """No address took the connection: the one whose failure tells most, and that failure."""
+
+    def __init__(self, address: Any, error: OSError) -> None:
+        super().__init__(address, error)
+        self.address = address
+        self.error = error
+
+
 class Reach:
     """What is known of the addresses of one upstream."""
 
@@ -60,13 +69,13 @@ class Reach:
         self._failed.pop(address, None)
 
     async def connect(self, host: str, port: int) -> tuple[socket.socket, Any]:
-        """A connected socket and its address. Raises OSError of the address whose failure tells most."""
+        """A connected socket and its address. Raises NotReachedError, or OSError when there is no address."""
         found = await self._resolved(host, port)
         ways = self._ordered(
             dict.fromkeys((family, proto, address) for family, _, proto, _, address in found)
         )
         tasks: dict[asyncio.Task[socket.socket], Any] = {}
-        errors: list[OSError] = []
+        failures: list[NotReachedError] = []
         sock: socket.socket | None = None
         try:
             while sock is None:
@@ -81,12 +90,12 @@ class Reach:
                     if error is None and sock is None:
                         sock, reached = task.result(), tasks.pop(task)
                     elif isinstance(error, OSError):
-                        errors.append(error)
+                        failures.append(NotReachedError(tasks[task], error))
                         self.on_failed(tasks[task])
                     elif error is not None:
                         raise error
                 if sock is None and len(tasks) == len(ways) and all(task.done() for task in tasks):
-                    raise _most_telling(errors)
+                    raise _most_telling(failures)
         finally:
             for task in tasks:
                 task.add_done_callback(_close_unused)
@@ -155,5 +164,5 @@ def _close_unused(task: asyncio.Task[socket.socket]) -> None:
         task.result().close()
 
 
-def _most_telling(errors: list[OSError]) -> OSError:
-    return next((error for error in errors if error.errno not in _NO_WAY_THERE), errors[0])
+def _most_telling(failures: list[NotReachedError]) -> NotReachedError:
+    return next((each for each in failures if each.error.errno not in _NO_WAY_THERE), failures[0])
