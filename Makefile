@@ -9,7 +9,7 @@ MINUTES ?= 5
 HOURS ?= 1
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick soak fuzz callgrind fuzz-short sanitize clean help
+.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick micro soak fuzz callgrind fuzz-short sanitize clean help
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,10 +80,14 @@ bench: $(TEST_VENV)/.done peers  ## against Go, Envoy and nghttpx; the tables in
 bench-quick: $(TEST_VENV)/.done peers  ## the same, smaller: under 3 minutes, tables to the screen only
 	$(TEST_VENV)/bin/python -m bench --quick
 
+micro: $(TEST_VENV)/.done  ## the pieces alone, both engines, time and memory (pytest-benchmark)
+	$(TEST_VENV)/bin/python -m pytest bench/micro --benchmark-sort=name
+
 .PHONY: peers
 peers:
-	@command -v nghttpx >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get install -y -qq nghttp2-proxy; } \
-		|| echo "nghttpx (package nghttp2-proxy) is not installed: left out"
+	@command -v nghttpx >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq nghttp2-proxy; } \
+		|| echo "nghttpx is not installed (Debian: apt-get install nghttp2-proxy)"
 
 clean:
 	rm -rf build dist $(RUN_VENV) $(TEST_VENV) src/*.egg-info

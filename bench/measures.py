@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench import account
 from bench.rig import finish
+from h2ping.lab.trace import JUDGE
 
 if TYPE_CHECKING:
     from bench.proxies import Running
@@ -25,7 +26,7 @@ _IN_LIMIT_MS = 60_000
 def requests(
     rig: Rig, proxy: Running, *, clients: int, body: int, reply: int, seconds: float, straight: bool = False
 ) -> Figures:
-    """Clients that send one request after the other."""
+    """Clients that send one request after the other; also how much of a core each of the three programs took."""
     rig.control("mode", reply=reply)
     flags = {"clients": clients, "seconds": seconds, "body": body}
     without = rig.load(rig.straight_port, **flags) if straight else None
@@ -37,23 +38,27 @@ def requests(
     count = max(seen["count"], 1)
     figures = {
         "cpu_us": spent / count * 1e6,
+        "client_cpu_us": seen["cpu_seconds"] / count * 1e6,
+        "origin_cpu_us": origin_spent / count * 1e6,
+        "proxy_cores": spent / seen["seconds"],
+        "client_cores": seen["cpu_seconds"] / seen["seconds"],
+        "origin_cores": origin_spent / seen["seconds"],
         "per_second": seen["count"] / seen["seconds"],
         "p50_us": seen["p50_us"],
         "p99_us": seen["p99_us"],
         "failed": seen["failed"],
-        "origin_cpu_us": origin_spent / count * 1e6,
     }
     if without is not None:
         figures["added_p50_us"] = seen["p50_us"] - without["p50_us"]
         figures["added_p99_us"] = seen["p99_us"] - without["p99_us"]
-        figures["straight_per_second"] = without["count"] / without["seconds"]
     return figures
 
 
 def bulk(rig: Rig, proxy: Running, *, streams: int, up: int, down: int, each: int) -> Figures:
     """Large bodies, `each` of them on every stream."""
+    rig.control("mode", reply=min(down, 8 * MIB))
+    rig.load(proxy.port, clients=streams, requests=streams, body=min(up, 8 * MIB))
     rig.control("mode", reply=down)
-    rig.load(proxy.port, clients=streams, requests=streams, body=up)
     before = account.cpu_seconds(proxy.pid)
     count = streams * each
     seen = rig.load(proxy.port, clients=streams, requests=count, body=up)
@@ -87,6 +92,7 @@ def in_flight(
     rig: Rig, proxy: Running, *, count: int, body: int, settle: float = 1.0, cold: bool = False
 ) -> Figures:
     """So many requests that wait for their answer at once, and what they cost in memory; then all are answered."""
+    dialled = rig.control("counts")["dialled"]
     rig.control("mode", reply=1024)
     if not cold:
         rig.load(proxy.port, clients=1, requests=2, body=body)
@@ -97,7 +103,7 @@ def in_flight(
     reached = rig.control("wait", executed=count, ms=_IN_LIMIT_MS)
     time.sleep(settle)
     full = account.memory_bytes(proxy.pid)
-    dialled = rig.control("counts")["dialled"]
+    counts = rig.control("counts")
     rig.control("release")
     seen = finish(clients, 90)
     return {
@@ -106,9 +112,11 @@ def in_flight(
         "in_seconds": reached["at_us"] / 1e6 - begun,
         "peak_mb": account.peak_bytes(proxy.pid) / 1e6,
         "idle_mb": idle["rss"] / 1e6,
-        "dialled": dialled,
+        "dialled": counts["dialled"] - dialled,
+        "open": counts["open"],
         "not_in": max(count - reached["executed"], 0),
         "failed": seen["failed"],
+        "executed_twice": max(rig.control("counts")["executed"] - count, 0),
     }
 
 
@@ -117,6 +125,8 @@ def open_streams(rig: Rig, proxy: Running, *, held: int, requests: int) -> Figur
 
     One client, because several share reads and TLS records the less, the more connections the others have opened.
     """
+    rig.control("mode", reply=1024)
+    rig.load(proxy.port, clients=1, requests=1)  # so that there is a connection which all may share
     rig.control("mode", reply=1024, hold=1)
     waiting = rig.start_load(proxy.port, clients=held, requests=held)
     reached = rig.control("wait", executed=held, ms=_IN_LIMIT_MS)
@@ -125,17 +135,40 @@ def open_streams(rig: Rig, proxy: Running, *, held: int, requests: int) -> Figur
     before = account.cpu_seconds(proxy.pid)
     seen = rig.load(proxy.port, clients=1, requests=requests, body=1024)
     spent = account.cpu_seconds(proxy.pid) - before
+    connections = rig.control("counts")["open"]
     rig.control("release")
     others = finish(waiting, 60)
     return {
         "cpu_us": spent / max(seen["count"], 1) * 1e6,
+        "open": connections,
         "not_in": held - reached["executed"],
         "failed": seen["failed"] + others["failed"],
     }
 
 
+def judge(
+    rig: Rig, proxy: Running, *, calls: int, clients: int, scale: float, body: int, reply: int
+) -> Figures:
+    """Calls that wait as a judge's do, `scale` times shorter, so many at once."""
+    dialled = rig.control("counts")["dialled"]
+    delays = "+".join(f"{delay / scale * 1000:.0f}" for delay in JUDGE.samples(calls))
+    rig.control("mode", reply=reply, delays_ms=delays)
+    before = account.cpu_seconds(proxy.pid)
+    seen = rig.load(proxy.port, clients=clients, requests=calls, body=body)
+    spent = account.cpu_seconds(proxy.pid) - before
+    counts = rig.control("counts")
+    return {
+        "cpu_us": spent / calls * 1e6,
+        "peak_mb": account.peak_bytes(proxy.pid) / 1e6,
+        "dialled": counts["dialled"] - dialled,
+        "p50_us": seen["p50_us"],
+        "failed": calls - seen["count"],
+        "executed_twice": max(counts["executed"] - calls, 0),
+    }
+
+
 def silent(rig: Rig, proxy: Running, *, held: int, seconds: float) -> Figures:
-    """CPU while requests wait and nothing moves."""
+    """CPU and memory while requests wait and nothing moves but PING."""
     rig.control("mode", reply=1024, hold=1)
     waiting = rig.start_load(proxy.port, clients=held, requests=held, body=1024)
     rig.control("wait", executed=held, ms=_IN_LIMIT_MS)
@@ -144,9 +177,15 @@ def silent(rig: Rig, proxy: Running, *, held: int, seconds: float) -> Figures:
     before = account.cpu_seconds(proxy.pid)
     time.sleep(seconds)
     spent = account.cpu_seconds(proxy.pid) - before
+    memory = account.memory_bytes(proxy.pid)
     rig.control("release")
     seen = finish(waiting, 60)
-    return {"cpu_ms_per_s": spent / seconds * 1000, "failed": seen["failed"]}
+    return {
+        "cpu_ms_per_s": spent / seconds * 1000,
+        "mb": memory["rss"] / 1e6,
+        "pss_mb": memory["pss"] / 1e6,
+        "failed": seen["failed"],
+    }
 
 
 def goaways(rig: Rig, proxy: Running, *, rate: int, seconds: float, times: int) -> Figures:

@@ -1,6 +1,7 @@
 """The proxies that are compared: how each is started, with the settings that make it comparable.
 
-All listen on a free port of loopback, verify the origin's certificate, PING, and run one worker.
+All listen on a free port of loopback, verify the origin's certificate and run one worker (Go: one thread of Go code).
+h2ping, Go and Envoy send PING at an interval; nghttpx has none, it asks only before it uses an idle connection again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,22 @@ if TYPE_CHECKING:
     from bench.rig import Rig
 
 START_LIMIT = 20.0
-PEER_STREAMS = 128
-"""The origin's limit of streams, which Envoy and nghttpx must be told."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What an item of work sets alike in all proxies that have a setting for it."""
+
+    memory: str = "1GiB"
+    """h2ping's limit."""
+    ping_seconds: float = 60.0
+    streams: int = 128
+    """The origin's limit of streams, which Envoy and nghttpx must be told."""
+    one_connection: bool = False
+    """Only h2ping must be told: the others open another when one is full."""
+
+
+DEFAULTS = Tuning()
 
 
 @dataclass
@@ -45,39 +60,42 @@ def free_port() -> int:
         return port
 
 
-def _h2ping(rig: Rig, port: int, memory: str) -> list[str]:
+def _h2ping(rig: Rig, port: int, tuning: Tuning) -> list[str]:
     return [
         sys.executable, "-m", "h2ping", "--listen", f"127.0.0.1:{port}",
         "--upstream", f"https://localhost:{rig.upstream_port}", "--ca-file", str(rig.certificate.authority),
-        "--log-level", "error", "--max-memory", memory,
+        "--log-level", "error", "--max-memory", tuning.memory,
+        "--ping-interval", f"{tuning.ping_seconds * 1000:.0f}ms",
+        *(["--max-conns", "1"] if tuning.one_connection else []),
     ]  # fmt: skip
 
 
-def _go(rig: Rig, port: int, memory: str) -> list[str]:
+def _go(rig: Rig, port: int, tuning: Tuning) -> list[str]:
     return [
         str(rig.program), "proxy", "-listen", f"127.0.0.1:{port}",
         "-upstream", f"https://localhost:{rig.upstream_port}", "-ca-file", str(rig.certificate.authority),
+        "-ping-interval", f"{tuning.ping_seconds * 1000:.0f}ms",
     ]  # fmt: skip
 
 
-def _nghttpx(rig: Rig, port: int, memory: str) -> list[str]:
+def _nghttpx(rig: Rig, port: int, tuning: Tuning) -> list[str]:
     return [
         "nghttpx", "--conf=/dev/null", f"--frontend=127.0.0.1,{port};no-tls",
         f"--backend=localhost,{rig.upstream_port};;proto=h2;tls", f"--cacert={rig.certificate.authority}",
-        "--workers=1", "--errorlog-file=/dev/null", f"--backend-http2-max-concurrent-streams={PEER_STREAMS}",
+        "--workers=1", "--errorlog-file=/dev/null", f"--backend-http2-max-concurrent-streams={tuning.streams}",
         "--backend-read-timeout=1h", "--backend-write-timeout=1h", "--frontend-read-timeout=1h",
         "--backend-http2-window-size=1M", "--backend-http2-connection-window-size=64M", "--no-via",
         "--no-add-x-forwarded-proto", "--no-server-rewrite",
     ]  # fmt: skip
 
 
-def _envoy(rig: Rig, port: int, memory: str) -> list[str]:
+def _envoy(rig: Rig, port: int, tuning: Tuning) -> list[str]:
     config = rig.folder / f"envoy-{port}.json"
-    config.write_text(json.dumps(_envoy_config(rig, port)))
+    config.write_text(json.dumps(_envoy_config(rig, port, tuning)))
     return ["envoy", "-c", str(config), "--concurrency", "1", "--log-level", "error", "--disable-hot-restart"]
 
 
-def _envoy_config(rig: Rig, port: int) -> dict[str, object]:
+def _envoy_config(rig: Rig, port: int, tuning: Tuning) -> dict[str, object]:
     types = "type.googleapis.com/envoy.extensions"
     route = {
         "match": {"prefix": "/"},
@@ -105,8 +123,8 @@ def _envoy_config(rig: Rig, port: int) -> dict[str, object]:
     }
     most = 1_000_000
     http2 = {
-        "connection_keepalive": {"interval": "60s", "timeout": "15s"},
-        "max_concurrent_streams": PEER_STREAMS,
+        "connection_keepalive": {"interval": f"{tuning.ping_seconds:.3f}s", "timeout": "15s"},
+        "max_concurrent_streams": tuning.streams,
         "initial_stream_window_size": 1 << 20,
         "initial_connection_window_size": 64 << 20,
     }
@@ -168,21 +186,31 @@ def available() -> list[str]:
     return [name for name in NAMES if name not in needs or shutil.which(needs[name], path=_path())]
 
 
+def engine_of(name: str) -> str:
+    """`compiled` or `plain`: what h2ping says of itself when it is started as `name`."""
+    command = [sys.executable, "-m", "h2ping", "--version"]
+    said = subprocess.run(command, env=_environment(name), capture_output=True, text=True, check=True).stdout
+    return "compiled" if "(compiled)" in said else "plain"
+
+
+def _environment(name: str) -> dict[str, str]:
+    own = {"h2ping-plain": {"H2PING_NO_EXTENSIONS": "1"}, "go": {"GOMAXPROCS": "1"}}
+    return os.environ | {"PATH": _path()} | own.get(name, {})
+
+
 def _path() -> str:
     return f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
 
 
 @contextmanager
-def started(name: str, rig: Rig, memory: str = "1GiB") -> Iterator[Running]:
+def started(name: str, rig: Rig, tuning: Tuning = DEFAULTS) -> Iterator[Running]:
     """The proxy, running until the block ends."""
     port = free_port()
-    environment = os.environ | {"PATH": _path()}
-    if name == "h2ping-plain":
-        environment["H2PING_NO_EXTENSIONS"] = "1"
-    command = _COMMANDS[name](rig, port, memory)
+    rig.control("streams", most=tuning.streams)
+    command = _COMMANDS[name](rig, port, tuning)
     begun = time.monotonic()
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=rig.folder
+        command, env=_environment(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=rig.folder
     )
     try:
         _await_listening(process, port, begun + START_LIMIT)

@@ -1,4 +1,9 @@
-"""The results as JSON: bench/results/full.json and quick.json, with the kind of machine and the date."""
+"""The results as JSON: bench/results/full.json and quick.json.
+
+Every item of work says when and from which commit it was measured, because a part may be measured again later than
+the rest. All proxies of an item are always of one run, so no ratio mixes two builds. The engine of the column `h2ping`
+is always the compiled one: `bench.__main__` sees to it.
+"""
 
 from __future__ import annotations
 
@@ -33,28 +38,42 @@ def load(kind: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def save(kind: str, measured: dict[str, dict[str, list[Figures]]], *, merge: bool) -> None:
-    """Write them; `merge`: over those of a run before, because only a part was measured."""
-    before = load(kind) if merge else None
-    work = before["work"] if before else {}
-    for name, by_proxy in measured.items():
-        work.setdefault(name, {}).update(
-            {
-                proxy: [{key: _short(value) for key, value in figures.items()} for figures in rounds]
-                for proxy, rounds in by_proxy.items()
-            }
-        )
+def save(kind: str, measured: dict[str, dict[str, list[Figures]]], *, part: bool) -> dict[str, Any]:
+    """Write them and return the whole record: a new one, or with `part` the last one with these items replaced."""
+    results = made((load(kind) or {}) if part else {}, measured)
     FOLDER.mkdir(exist_ok=True)
-    made = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": _machine(),
-        "work": work,
+    path_of(kind).write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def made(before: dict[str, Any], measured: dict[str, dict[str, list[Figures]]]) -> dict[str, Any]:
+    """The record of what was measured just now, and of what `before` holds besides."""
+    machine = _machine()
+    if before and before["machine"] != machine:
+        raise SystemExit(
+            "the results that are kept are of another machine or other versions: measure all of it"
+        )
+    run = {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(), "commit": _commit()}
+    now = {
+        name: run | {"proxies": {proxy: _short(rounds) for proxy, rounds in by_proxy.items()}}
+        for name, by_proxy in measured.items()
     }
-    path_of(kind).write_text(json.dumps(made, indent=1) + "\n")
+    return {"machine": machine, "work": before.get("work", {}) | now}
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.5g}")
+def _short(rounds: list[Figures]) -> list[Figures]:
+    return [{key: float(f"{value:.5g}") for key, value in figures.items()} for figures in rounds]
+
+
+def _commit() -> str:
+    """Of what is measured, with a + where the sources differ from it."""
+    said = [
+        subprocess.run(
+            ["git", *command.split()], cwd=HERE, capture_output=True, text=True, check=False
+        ).stdout
+        for command in ("rev-parse --short HEAD", "status --porcelain -- ../src *.py peers")
+    ]
+    return said[0].strip() + ("+" if said[1] else "")
 
 
 def _machine() -> dict[str, str]:

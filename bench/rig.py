@@ -84,7 +84,7 @@ class Rig:
         self._origin.kill()
         self._origin.wait()
 
-    def control(self, name: str, timeout: float = 90, **query: int) -> Any:
+    def control(self, name: str, timeout: float = 90, **query: int | str) -> Any:
         """One call of the origin's control listener."""
         text = "&".join(f"{key}={value}" for key, value in query.items())
         url = f"http://127.0.0.1:{self._control_port}/{name}?{text}"
@@ -113,7 +113,10 @@ def finish(clients: subprocess.Popen[str], timeout: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         clients.kill()
         clients.communicate()
-        return {"count": 0, "failed": 1, "errors": {"not done in time": 1}, "seconds": timeout}
+        return {
+            "count": 0, "failed": 1, "errors": {"not done in time": 1},
+            "seconds": timeout, "cpu_seconds": 0.0, "p50_us": 0, "p99_us": 0,
+        }  # fmt: skip
     if clients.returncode:
         print(f"the clients ended with {clients.returncode}", file=sys.stderr)
     seen: dict[str, Any] = json.loads(out)

@@ -59,7 +59,7 @@ func serveConnection(o *theOrigin, raw net.Conn) {
 	c.wake = sync.NewCond(&c.lock)
 	settings := make([]byte, 0, 64)
 	settings = appendFrame(settings, 12, frameSettings, 0, 0)
-	settings = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(settings, 3), o.streams)
+	settings = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(settings, 3), o.streams.Load())
 	settings = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(settings, 4), streamWindow)
 	c.control = appendNumber(settings, frameWindow, 0, connectionWindow-65535)
 	o.lock.Lock()
@@ -208,7 +208,7 @@ func (c *connection) answer(s *stream) {
 	s.left = s.mode.reply
 	s.ends = true
 	c.offer(s)
-	if s.mode.hold || s.mode.delay > 0 { // not from the reader, which signals by itself
+	if s.mode.hold || s.mode.delay > 0 || len(s.mode.delays) > 0 { // not from the reader, which signals by itself
 		c.signal()
 	}
 }

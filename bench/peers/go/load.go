@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -72,6 +73,9 @@ func load(args []string) error {
 		}()
 	}
 	all.Wait()
+	lasted := time.Since(begun).Seconds()
+	var used syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &used)
 	slices.Sort(l.took)
 	at := func(share float64) int64 {
 		if len(l.took) == 0 {
@@ -84,8 +88,9 @@ func load(args []string) error {
 		failed += count
 	}
 	say(map[string]any{
-		"count": len(l.took), "failed": failed, "errors": l.errors, "seconds": time.Since(begun).Seconds(),
-		"p50_us": at(0.5), "p99_us": at(0.99), "bytes": l.bytes.Load(),
+		"count": len(l.took), "failed": failed, "errors": l.errors, "seconds": lasted,
+		"cpu_seconds": float64(used.Utime.Nano()+used.Stime.Nano()) / 1e9,
+		"p50_us":      at(0.5), "p99_us": at(0.99), "bytes": l.bytes.Load(),
 	})
 	return nil
 }

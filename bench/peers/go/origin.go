@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,11 +17,12 @@ import (
 
 // mode is what the origin does with a request, once its body is in.
 type mode struct {
-	reply  int64         // content bytes of the answer
-	hold   bool          // answer only after release
-	events int           // answer with so many events instead
-	every  time.Duration // one event
-	delay  time.Duration // before the answer begins
+	reply  int64           // content bytes of the answer
+	hold   bool            // answer only after release
+	events int             // answer with so many events instead
+	every  time.Duration   // one event
+	delay  time.Duration   // before the answer begins
+	delays []time.Duration // one for each request as they come, in place of delay
 }
 
 type theOrigin struct {
@@ -28,7 +30,7 @@ type theOrigin struct {
 	dialled  atomic.Int64
 	executed atomic.Int64
 	bytes    atomic.Int64
-	streams  uint32
+	streams  atomic.Uint32 // SETTINGS_MAX_CONCURRENT_STREAMS of connections to come
 
 	lock        sync.Mutex
 	connections map[*connection]bool
@@ -41,13 +43,13 @@ func origin(args []string) error {
 	flags := flag.NewFlagSet("origin", flag.ExitOnError)
 	certificate := flags.String("cert", "", "PEM file")
 	key := flags.String("key", "", "PEM file")
-	streams := flags.Uint("streams", 128, "SETTINGS_MAX_CONCURRENT_STREAMS")
 	flags.Parse(args)
 	pair, err := tls.LoadX509KeyPair(*certificate, *key)
 	if err != nil {
 		return err
 	}
-	o := &theOrigin{streams: uint32(*streams), connections: map[*connection]bool{}}
+	o := &theOrigin{connections: map[*connection]bool{}}
+	o.streams.Store(128)
 	o.changed = sync.NewCond(&o.lock)
 	o.mode.Store(&mode{reply: 1024})
 	secure, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
@@ -89,14 +91,21 @@ func (o *theOrigin) control() http.Handler {
 		return value
 	}
 	mux.HandleFunc("/mode", func(w http.ResponseWriter, r *http.Request) {
-		o.mode.Store(&mode{
+		m := &mode{
 			reply: number(r, "reply"), hold: number(r, "hold") == 1, events: int(number(r, "events")),
 			every: time.Duration(number(r, "every_us")) * time.Microsecond,
 			delay: time.Duration(number(r, "delay_us")) * time.Microsecond,
-		})
-		o.dialled.Store(0)
+		}
+		for _, each := range strings.Fields(r.URL.Query().Get("delays_ms")) {
+			delay, _ := strconv.Atoi(each)
+			m.delays = append(m.delays, time.Duration(delay)*time.Millisecond)
+		}
+		o.mode.Store(m)
 		o.executed.Store(0)
 		o.bytes.Store(0)
+	})
+	mux.HandleFunc("/streams", func(w http.ResponseWriter, r *http.Request) {
+		o.streams.Store(uint32(number(r, "most")))
 	})
 	mux.HandleFunc("/counts", func(w http.ResponseWriter, r *http.Request) {
 		o.lock.Lock()
@@ -136,7 +145,7 @@ func (o *theOrigin) control() http.Handler {
 // in is called once a request is whole; answer may be called at once or when it is released.
 func (o *theOrigin) in(m *mode, answer func()) {
 	count := o.executed.Add(1)
-	if m.hold || count%64 == 0 {
+	if m.hold || len(m.delays) > 0 || count%64 == 0 {
 		o.lock.Lock()
 		if m.hold && o.mode.Load() == m {
 			o.held = append(o.held, answer)
@@ -145,8 +154,12 @@ func (o *theOrigin) in(m *mode, answer func()) {
 		o.lock.Unlock()
 		o.changed.Broadcast()
 	}
-	if answer != nil && m.delay > 0 {
-		time.AfterFunc(m.delay, answer)
+	delay := m.delay
+	if len(m.delays) > 0 {
+		delay = m.delays[(count-1)%int64(len(m.delays))]
+	}
+	if answer != nil && delay > 0 {
+		time.AfterFunc(delay, answer)
 	} else if answer != nil {
 		answer()
 	}
