@@ -105,7 +105,7 @@ def verdicts(results: dict[str, Any], work: list[Work]) -> Iterator[Verdict]:
                     held.append(against <= share)
                 elif against is not None:
                     theirs = median(values(results, item.name, peer, shown.figure))
-                    got.append(f"{median(found):,.0f}, {COLUMNS[peer]} {theirs:,.0f}")
+                    got.append(f"{median(found):,.0f} to {theirs:,.0f} of {COLUMNS[peer]}")
                     held.append(median(found) <= share * theirs)
             if goal.beside:
                 times, other = goal.beside
