@@ -6,6 +6,8 @@ Theory of operation
    when descriptors run out, and no descriptor is left to reach the upstream.
 2. It opens again when an eighth has left, so that it does not swing with each client.
 3. While it is shut the queue lives on by our own descriptor of the socket; what accepts is a duplicate of it.
+4. At the end who stands in that queue is let in before the socket closes: the kernel would reset him, with the
+   request that he has written. libuv takes one of them a turn, so in a burst there are many.
 
 A burst that comes in one turn of the loop may pass `most`; the reserve is there for that.
 """
@@ -13,6 +15,7 @@ A burst that comes in one turn of the loop may pass `most`; the reserve is there
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from h2ping import log
@@ -65,6 +68,23 @@ class Door:
         may_open = self.is_shut and self._opening is None and not self._closed
         if may_open and self._inside <= self._few_enough:
             self._opening = asyncio.get_running_loop().create_task(self._accept())
+
+    async def last_call(self) -> None:
+        """Let in who has connected already (rule 4), then close."""
+        queue = self._socket
+        if queue is None:
+            return
+        guests = []
+        with suppress(OSError):  # the queue is empty, or descriptors are short
+            queue.setblocking(False)
+            while len(guests) < self._backlog:  # who keeps coming does not keep it open
+                guests.append(queue.accept()[0])
+        self.close()
+        loop = asyncio.get_running_loop()
+        for guest in guests:
+            guest.setblocking(False)
+            with suppress(OSError):  # he has left
+                await loop.connect_accepted_socket(self._make_client, guest)
 
     def close(self) -> None:
         """Take no more clients; connects are refused."""

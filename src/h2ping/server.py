@@ -41,6 +41,11 @@ CUT_PATIENCE = 0.2
 machine."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+LAST_READS = 5
+LAST_READ_PAUSE = 0.01
+"""Turns of the loop, and seconds between them, for clients that wrote before the signal came. A busy loop may be
+late, so it is turns that count."""
+
 
 def serve(instances: Sequence[Settings], on_listening: Callable[[], None] = lambda: None) -> int:
     """Run until a signal. Returns the exit code. Raises ConfigError for what cannot work.
@@ -134,6 +139,11 @@ class Listener:
         self.address = str(self.instance.settings.listen.with_port(sock.getsockname()[1]))
         self.context.door = Door(lambda: make_client(self.context), most, BACKLOG)
         await self.context.door.open(sock)
+
+    async def refuse(self) -> None:
+        """Accept no more, but who has connected already."""
+        if self.context.door is not None:
+            await self.context.door.last_call()
 
     def close(self) -> None:
         """Accept no more; idle clients are let go."""
@@ -250,11 +260,15 @@ class Server:
 
     async def _drain(self, listeners: Sequence[Listener]) -> None:
         grace = self._grace
+        self._stop.clear()
+        await asyncio.gather(*(each.refuse() for each in listeners))
+        for _ in range(LAST_READS):
+            # What was written before the signal is a request in flight, also where it is not read yet.
+            await asyncio.sleep(LAST_READ_PAUSE)
         if self._sockets is None:
             log.draining(grace, sum(each.in_flight for each in listeners))
         for listener in listeners:
             listener.close()
-        self._stop.clear()
         again = asyncio.ensure_future(self._stop.wait())
         finished = asyncio.ensure_future(_until_finished(listeners))
         await asyncio.wait([finished, again], timeout=grace, return_when=asyncio.FIRST_COMPLETED)

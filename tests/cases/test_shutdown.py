@@ -40,6 +40,32 @@ async def test_sigterm_lets_the_request_in_flight_finish(stage: Stage) -> None:
     assert client.time() - answered < SOON
 
 
+async def test_requests_written_before_sigterm_are_answered_though_nobody_had_read_them(stage: Stage) -> None:
+    """A burst of new connections stands in the kernel's queue: closing the listener must not reset them.
+
+    Their requests were sent to a proxy that took connections, so they are in flight (RFC 9112 section 9.6).
+    """
+    origin = await stage.origin(_answer)
+    proxy = await stage.proxy(origin)
+    kept = await stage.client(proxy)
+    await kept.ask("POST", "/", b"x")
+    proxy.process.send_signal(signal.SIGSTOP)  # it is busy with something else
+    clients = [kept, *[await stage.client(proxy) for _ in range(40)]]
+    for number, client in enumerate(clients):
+        client.request("POST", f"/{number}", b"judge")
+    proxy.process.send_signal(signal.SIGTERM)
+    proxy.process.send_signal(signal.SIGCONT)
+    for number, client in enumerate(clients):
+        response = await client.response("POST")
+        assert (response.status, response.body) == (200, b"/%d" % number)
+    assert await proxy.exited() == 0
+
+
+async def _answer(request: Request) -> None:
+    await request.complete()
+    request.respond(200, request.path)
+
+
 @pytest.mark.parametrize("reads", [True, False], ids=["reads in the end", "never reads"])
 async def test_a_client_that_reads_late_gets_its_whole_response(stage: Stage, reads: bool) -> None:
     """What the sockets did not take when the upstream was done is a request in flight, too."""

@@ -83,6 +83,20 @@ async def test_at_most_the_given_number_is_let_in_and_the_rest_waits(door: Door)
     await _until_inside(0)
 
 
+async def test_who_has_connected_is_let_in_before_the_door_closes(door: Door) -> None:
+    """Closing the socket would reset him (rule 4); a door that is shut for want of descriptors has a queue, too."""
+    sockets = await _connect(MOST)
+    await _until_inside(MOST)
+    waiting = await _connect(5)
+    await door.last_call()
+    await _until_inside(MOST + 5)
+    with socket.socket() as sock, pytest.raises(ConnectionError):
+        sock.connect(Guest.address)
+    for sock in sockets + waiting:
+        sock.close()
+    await _until_inside(0)
+
+
 async def test_a_closed_door_refuses(door: Door) -> None:
     door.close()
     for _ in range(3):  # the loop closes its own descriptor in its next turn
