@@ -8,6 +8,7 @@ import pytest
 from tests.support.hpack_codecs import codec_of
 
 from bench.callgrind.pieces import REQUEST, RESPONSE, classify
+from bench.micro.memory import resident_bytes_each
 
 pytest.importorskip("pytest_benchmark")
 
@@ -51,3 +52,15 @@ def test_hpack_decode_a_bomb_of_16_kb(benchmark: Any, codec: Any, limit: int) ->
             decoder.decode_block(bomb)
 
     benchmark(blow_up)
+
+
+def test_memory_of_a_connections_tables(codec: Any) -> None:
+    """An encoder and a decoder with what one request and one response leave in them."""
+
+    def pair(number: int) -> Any:
+        encoder, decoder = codec.Encoder(classify), codec.Decoder(65536, 1000)
+        decoder.decode_block(encoder.encode_block(REQUEST))
+        decoder.decode_block(encoder.encode_block(RESPONSE))
+        return encoder, decoder
+
+    assert resident_bytes_each(pair, 500) < 40_000
