@@ -52,7 +52,7 @@ trace: $(RUN_VENV)/.done  ## 600 calls of the judge trace at 1:100, with rotatio
 	$(RUN_VENV)/bin/h2ping lab trace
 
 trace-28k: $(RUN_VENV)/.done  ## a whole run: 28,012 calls, the fast ones among them
-	$(RUN_VENV)/bin/h2ping lab trace --calls 28012 --fast-share 0.577 --at-once 600 --max-conns 8
+	$(RUN_VENV)/bin/h2ping lab trace --calls 28012 --fast 16170 --rush 10000 --at-once 600 --max-conns 8
 
 memory: $(RUN_VENV)/.done  ## 2,000 calls with 512 KiB bodies under a limit of 256 MiB
 	$(RUN_VENV)/bin/h2ping lab memory

@@ -1,4 +1,4 @@
-"""The lab's runs, small: demo, trace, proof and memory start h2ping as a process and say whether it held."""
+"""The lab's runs, small: demo, trace, proof, soak and memory start h2ping as a process and say whether it held."""
 
 from __future__ import annotations
 
@@ -57,9 +57,16 @@ async def test_the_demo_redraws_its_table_on_a_terminal() -> None:
 
 async def test_the_trace_loses_nothing_and_executes_nothing_twice() -> None:
     plan = rollout.Plan(
-        calls=40, fast_share=0.2, scale=Scale(500), at_once=20, spread=600.0, goaway_every=15, refuse_every=7
+        calls=40, fast=16, rush=8, scale=Scale(500), at_once=20, spread=600.0, goaway_every=15, refuse_every=7
     )
     report = await rollout.run(plan, lambda line: None)
+    assert report.held, report.text()
+
+
+@measures_memory
+async def test_a_short_soak_tells_every_failure_and_loses_nothing() -> None:
+    """RFC 9113 section 8.7: what was not processed is sent again."""
+    report = await soak.run(soak.Plan(minutes=0.2, callers=20), lambda line: None)
     assert report.held, report.text()
 
 
@@ -90,7 +97,7 @@ async def test_a_soak_ends_with_its_proxy_and_tells_how_it_died() -> None:
     class Murder(soak.Soak):
         """The first thing it breaks is the proxy."""
 
-        async def _break(self, kind: str) -> None:
+        async def _break(self) -> None:
             if not self.proxy.ended:
                 os.kill(self.proxy.pid, signal.SIGKILL)
 

@@ -23,7 +23,7 @@ MISTAKES = [
     (["lab", "--mode", "x"], "--mode: invalid choice: 'x'"),
     (["demo", "--call", "3"], "unrecognized arguments: --call 3"),
     (["lab", "nosuch"], "invalid choice: 'nosuch'"),
-    (["lab", "trace", "--fast-share", "7"], '--fast-share: invalid value "7": must be from 0 to 1'),
+    (["lab", "memory", "--quoted", "7"], '--quoted: invalid value "7": must be from 0 to 1'),
     (["lab", "proof", "--cut", "nan"], '--cut: invalid value "nan": not a duration'),
     (["lab", "memory", "--body", "1x"], '--body: invalid value "1x": unknown unit x'),
     (["demo", "--calls", "0"], '--calls: invalid value "0": must be at least 1'),

@@ -29,6 +29,12 @@ cdef enum:
 
 cdef uint8_t* spare[SPARE_SEGMENTS]
 cdef int spare_count = 0
+cdef Py_ssize_t segments = 0
+
+
+def living():
+    """How many segments there are: the garbage collector does not know them."""
+    return segments
 
 
 cdef Segment new_segment(Py_ssize_t least):
@@ -42,7 +48,7 @@ cdef class Segment:
     """Memory that a socket writes to."""
 
     def __cinit__(self, Py_ssize_t size):
-        global spare_count
+        global spare_count, segments
         self.size = size
         if size == SEGMENT_BYTES and spare_count:
             spare_count -= 1
@@ -51,11 +57,13 @@ cdef class Segment:
             self.data = <uint8_t*>malloc(size)
             if self.data == NULL:
                 raise MemoryError
+        segments += 1
 
     def __dealloc__(self):
-        global spare_count
+        global spare_count, segments
         if self.data == NULL:
             return
+        segments -= 1
         if self.size == SEGMENT_BYTES and spare_count < SPARE_SEGMENTS:
             spare[spare_count] = self.data
             spare_count += 1

@@ -31,6 +31,12 @@ class Certificate:
         ends = now + datetime.timedelta(days=-1 if expired else 30)
         self._leaf = authority.issue_cert(*names, not_before=born, not_after=ends)
 
+    def write_chain(self) -> str:
+        """The file, beside `ca_file`, of which another process makes a `Leaf`."""
+        path = str(Path(self.ca_file).with_name("lab-origin.pem"))
+        self._leaf.private_key_and_cert_chain_pem.write_to_path(path)
+        return path
+
     def server_context(self, alpn: tuple[str, ...]) -> ssl.SSLContext:
         """TLS for an origin that offers `alpn` in that order; an empty `alpn` answers no ALPN at all."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -52,3 +58,20 @@ class Certificate:
         if self._own is not None:
             self._own.cleanup()
             self._own = None
+
+
+class Leaf(Certificate):
+    """The server's certificate alone, as another process wrote it."""
+
+    ca_file = ""
+
+    def __init__(self, chain_file: str) -> None:
+        self._own = None
+        self._chain_file = chain_file
+
+    def server_context(self, alpn: tuple[str, ...]) -> ssl.SSLContext:
+        """TLS for an origin that offers `alpn`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._chain_file)
+        context.set_alpn_protocols(list(alpn))
+        return context

@@ -13,6 +13,7 @@ from h2ping.address import Address
 from h2ping.lab import crowd, proof, rollout, soak
 from h2ping.lab.demo import Board, Plan, as_json, verdict
 from h2ping.lab.demo import run as run_demo
+from h2ping.lab.loop import new_loop
 from h2ping.lab.origin import LabOrigin
 from h2ping.lab.proxy import ProxyDied
 from h2ping.lab.relay import MODES, Relay
@@ -153,7 +154,14 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         "--scale", type=factor, default=100.0, metavar="N", help="divide every time by N (100)"
     )
     parser.add_argument(
-        "--fast-share", type=share, default=0.0, metavar="X", help="share of calls of about 1 s"
+        "--fast", type=count_or_none, default=0, metavar="N", help="how many of them are of about 1 s"
+    )
+    parser.add_argument(
+        "--rush",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="how many of those come first, over one connection",
     )
     parser.add_argument("--at-once", type=count, default=plan.at_once, help="calls of the first burst (300)")
     parser.add_argument(
@@ -170,10 +178,11 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 def _trace_plan(options: argparse.Namespace) -> rollout.Plan:
     plan = rollout.Plan()
     # As many calls in flight as the first burst has, however long the run.
-    spread = max(plan.spread, options.calls * 310.0 / options.at_once)
+    spread = max(plan.spread, (options.calls - options.rush) * 310.0 / options.at_once)
     return rollout.Plan(
         calls=options.calls,
-        fast_share=options.fast_share,
+        fast=min(options.fast, options.calls),
+        rush=min(options.rush, options.fast, options.calls),
         scale=Scale(options.scale),
         at_once=min(options.at_once, options.calls),
         spread=spread if options.spread is None else options.spread,
@@ -309,12 +318,7 @@ def _delay(text: str) -> float | Callable[[], float]:
 
 def _run(work: Coroutine[object, object, int]) -> int:
     """On uvloop where it can be had. Ctrl-C is 130; SIGTERM is 143, and leaves no CA file behind either."""
-    try:
-        import uvloop
-
-        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    except ImportError:
-        loop = asyncio.new_event_loop()
+    loop = new_loop()
     task = loop.create_task(work)
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:

@@ -113,10 +113,15 @@ class LabOrigin:
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def stop(self) -> None:
-        """Close every connection and wait for what ran."""
+    def stop_listening(self) -> None:
+        """No new connections; those that are open live on."""
         if self._server is not None:
             self._server.close()
+            self._server = None
+
+    async def stop(self) -> None:
+        """Close every connection and wait for what ran."""
+        self.stop_listening()
         self._gate.set()
         for task in self._tasks:
             task.cancel()

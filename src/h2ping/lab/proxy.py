@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from h2ping.lab.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -45,6 +46,8 @@ class Proxy:
         self.admin_port = 0
         """Of its admin listener, when it has one and said so."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self.on_line: Callable[[str], None] | None = None
+        """Gets every line."""
         self.watch = Watch()
         self.census: list[str] = []
         """What lab.census wrote, as JSON."""
@@ -99,6 +102,8 @@ class Proxy:
         while line := await self._process.stdout.readline():
             text = line.decode(errors="replace").rstrip()
             self.log.append(text)
+            if self.on_line is not None:
+                self.on_line(text)
             if text.startswith("census "):
                 self.census.append(text[7:])
                 self.watch.changed()
@@ -134,6 +139,11 @@ class Proxy:
         answer = await reader.read(-1)
         writer.close()
         return answer.partition(b"\r\n\r\n")[2].decode()
+
+    async def state(self) -> dict[str, Any]:
+        """What /connections says."""
+        state: dict[str, Any] = json.loads(await self.ask("/connections"))
+        return state
 
     def resident_bytes(self) -> int:
         """Its resident memory now, 0 when it is gone."""

@@ -11,7 +11,8 @@ Theory of operation
    "blackhole" forwards nothing more and says nothing (state forgotten without notice).
 3. `max_age` cuts by age in the same way; `truncate` cuts once so many bytes went to the client.
 4. `latency` delays each piece and keeps their order. `stall()` stops reading on both sides, `resume()` goes
-   on; `blackhole()` swallows what comes; `refuse()` closes the listening port, `accept()` opens it again.
+   on; `blackhole()` swallows what comes; `refuse()` closes the listening port, `hang()` lets connects hang, `accept()`
+   opens it again. With `stall_new` a connection is stalled from its first byte.
 
 It does not know HTTP, nor TLS. Times are seconds of the path, divided by its `Scale`.
 """
@@ -19,6 +20,7 @@ It does not know HTTP, nor TLS. Times are seconds of the path, divided by its `S
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -71,6 +73,9 @@ class Relay:
         self.bytes_up = 0
         self.bytes_down = 0
         self.links: set[Link] = set()
+        self.stall_new = False
+        """New connections are taken and stall until `resume`."""
+        self._full: list[socket.socket] = []
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -87,6 +92,8 @@ class Relay:
 
     async def accept(self) -> None:
         """Listen, on the same port as before."""
+        while self._full:
+            self._full.pop().close()
         if self._server is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(self._link, self.host, self.port, backlog=4096)
@@ -98,9 +105,25 @@ class Relay:
             self._server.close()
             self._server = None
 
+    def hang(self) -> None:
+        """Nobody takes connections and the backlog is full: further connects hang, on Linux."""
+        self.refuse()
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((self.host, self.port))
+        listener.listen(0)
+        self._full = [listener]
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex((self.host, self.port))
+            self._full.append(filler)
+
     async def stop(self) -> None:
         """Close the port and every connection."""
         self.refuse()
+        while self._full:
+            self._full.pop().close()
         for link in list(self.links):
             link.end("rst")
         await self.until(lambda: not self.links)
@@ -115,7 +138,8 @@ class Relay:
             link.stall()
 
     def resume(self) -> None:
-        """Go on reading after `stall`."""
+        """Go on reading after `stall` and `stall_new`."""
+        self.stall_new = False
         for link in self.links:
             link.resume()
 
@@ -219,6 +243,10 @@ class Link:
         self.client.settle()
         self.origin.settle()
 
+    def half_close(self) -> None:
+        """FIN to the client, without TLS's close_notify; its bytes are still read."""
+        self.client.finish()
+
     def end(self, mode: str) -> None:
         """Cut: "rst", "fin" or "blackhole"."""
         if mode == "blackhole":
@@ -260,6 +288,8 @@ class _Side(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         if self is self.link.client:
             self.link.opened()
+            if self.link.relay.stall_new:
+                self.link.stall()
             return
         if self.link.over:
             self.transport.abort()

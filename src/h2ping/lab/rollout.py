@@ -4,6 +4,9 @@ A burst of calls arrives at once, as a rollout step sends them, more than the co
 the rest arrives evenly, so that connections grow old under load. On the way the origin retires connections at
 the balancer's age, refuses every n-th request by GOAWAY and every m-th by REFUSED_STREAM, and the relay cuts
 what is silent for 340 s. Not one call may be lost, not one executed twice.
+
+With `rush` so many of the fast calls come before, a connection's worth of streams at a time over an origin that does
+not retire by age yet: that connection lives until h2ping's limit of requests, which must come before the balancer's.
 """
 
 from __future__ import annotations
@@ -21,13 +24,17 @@ from h2ping.lab.relay import Relay
 from h2ping.lab.report import Report
 from h2ping.lab.script import Script
 from h2ping.lab.trace import FAST, JUDGE, Scale, quantile
-from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE
+from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE, ALB_REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
+RUSH_AT_ONCE = 16
+"""What one connection takes before another is opened (--streams-per-conn)."""
+COUNT_LIMIT = 9000
+"""Requests after which h2ping retires a connection; up to a tenth less."""
 PING_INTERVAL = 60.0
 PING_TIMEOUT = 300.0
 """Twenty times the default: at 1:100 the real 15 s would be 150 ms, which a busy machine needs for itself."""
@@ -40,8 +47,10 @@ class Plan:
     """The run, in seconds of the path."""
 
     calls: int = 600
-    fast_share: float = 0.0
-    """Share of calls that do not think (p50 1 s)."""
+    fast: int = 0
+    """How many of the calls do not think (p50 1 s)."""
+    rush: int = 0
+    """How many of the fast ones come before the others."""
     scale: Scale = Scale(100)  # noqa: RUF009 - frozen
     at_once: int = 300
     spread: float = 4200.0
@@ -56,24 +65,22 @@ class Plan:
     ping_timeout: float = PING_TIMEOUT
     seed: int = 1
 
-    def delays(self) -> list[float]:
-        """How long each call thinks."""
-        fast = round(self.calls * self.fast_share)
-        judge = JUDGE.samples(self.calls - fast, self.seed)
-        if not fast:
-            return judge
+    def delays(self) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+        """The calls by name and how long each thinks: the rush, then the others."""
+        judge = JUDGE.samples(self.calls - self.fast, self.seed)
+        fast = FAST.samples(self.fast, self.seed)
+        slow = [(f"slow-{index}", delay) for index, delay in enumerate(judge)]
+        quick = [(f"fast-{index}", delay) for index, delay in enumerate(fast)]
+        rush, quick = quick[: self.rush], quick[self.rush :]
         # One fast call after every so many judge calls, so that both kinds arrive all the time.
-        quick = FAST.samples(fast, self.seed)
-        mixed = [(index / max(1, len(judge)), delay) for index, delay in enumerate(judge)]
-        mixed += [(index / fast, delay) for index, delay in enumerate(quick)]
-        return [delay for _, delay in sorted(mixed)]
+        mixed = [(index / len(calls), call) for calls in (slow, quick) for index, call in enumerate(calls)]
+        return rush, [call for _, call in sorted(mixed)]
 
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
     """Run it; `tell` gets a line of progress now and then."""
     script = Script(
-        max_age=ALB_AGE,
-        goaway_every=plan.goaway_every or max(2, plan.calls // 4),
+        max_requests=ALB_REQUESTS,
         refuse_every=plan.refuse_every,
         keep_records=False,
     )
@@ -81,14 +88,16 @@ async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
     flags = [
         "--ping-interval", scale.flag(PING_INTERVAL) if plan.pings else "0",
         "--ping-timeout", scale.flag(plan.ping_timeout), "--idle-limit", scale.flag(ACCELERATOR_IDLE),
-        "--max-conn-age", "0", "--max-conns", str(plan.max_conns),
+        "--max-conn-age", "0", "--max-conns", str(plan.max_conns), "--max-requests-per-conn", str(COUNT_LIMIT),
     ]  # fmt: skip
     async with LabOrigin(script, scale=scale) as origin:
         async with Relay(origin.port, idle_cut=ACCELERATOR_IDLE, scale=scale) as relay:
             async with Proxy(relay.url, origin.ca_file, *flags) as proxy:
                 async with LoadClient(proxy.port) as client, Stalls() as stalls:
                     started = time.monotonic()
-                    outcomes = await _send(plan, client, lambda done: tell(_progress(done, plan, origin)))
+                    outcomes = await _send(
+                        plan, client, script, lambda done: tell(_progress(done, plan, origin))
+                    )
                     lasted = time.monotonic() - started
                 report = _report(plan, outcomes, lasted, origin, relay)
                 report.facts["the lab itself stood still"] = f"{stalls.longest:.2f} s at most"
@@ -119,15 +128,23 @@ class Stalls:
             self.longest = max(self.longest, time.monotonic() - before - self.TICK)
 
 
-async def _send(plan: Plan, client: LoadClient, tell: Callable[[int], None]) -> list[Outcome]:
+async def _send(plan: Plan, client: LoadClient, script: Script, tell: Callable[[int], None]) -> list[Outcome]:
     outcomes: list[Outcome] = []
-    later = max(1, plan.calls - plan.at_once)
+    first, others = plan.delays()
 
-    async def one(index: int, delay: float) -> None:
-        if index >= plan.at_once:
-            await asyncio.sleep(plan.scale.of(plan.spread) * (index - plan.at_once) / later)
+    async def one(name: str, delay: float) -> None:
         fields = [("x-lab-delay", f"{delay:.3f}"), ("authorization", "Bearer lab")]
-        outcomes.append(await client.call(f"call-{index}", body=BODY, fields=fields))
+        outcomes.append(await client.call(name, body=BODY, fields=fields))
+
+    async def rush(calls: Iterator[tuple[str, float]]) -> None:
+        for name, delay in calls:
+            await one(name, delay)
+
+    async def on_time(index: int, name: str, delay: float) -> None:
+        if index >= plan.at_once:
+            later = max(1, len(others) - plan.at_once)
+            await asyncio.sleep(plan.scale.of(plan.spread) * (index - plan.at_once) / later)
+        await one(name, delay)
 
     async def report_progress() -> None:
         while True:
@@ -136,7 +153,11 @@ async def _send(plan: Plan, client: LoadClient, tell: Callable[[int], None]) -> 
 
     progress = asyncio.get_running_loop().create_task(report_progress())
     try:
-        await asyncio.gather(*(one(index, delay) for index, delay in enumerate(plan.delays())))
+        one_by_one = iter(first)
+        await asyncio.gather(*(rush(one_by_one) for _ in range(RUSH_AT_ONCE)))
+        script.max_age = ALB_AGE
+        script.goaway_every = plan.goaway_every or max(2, plan.calls // 4)
+        await asyncio.gather(*(on_time(index, *call) for index, call in enumerate(others)))
     finally:
         progress.cancel()
     return outcomes
@@ -161,6 +182,15 @@ def _report(plan: Plan, outcomes: list[Outcome], lasted: float, origin: LabOrigi
     )
     report.claim("protocol breached", 0, len(origin.violations), not origin.violations)
     aged = origin.retirements["age"]
+    if plan.fast:
+        wanted = {"slow": plan.calls - plan.fast, "fast": plan.fast}
+        kinds = Counter(outcome.id.partition("-")[0] for outcome in outcomes if outcome.lived)
+        report.claim("slow and fast calls answered", wanted, dict(kinds), kinds == wanted)
+    fullest = max((session.requests for session in (*origin.sessions, *origin.past)), default=0)
+    if plan.rush >= COUNT_LIMIT:
+        full = sum(session.requests >= 0.9 * COUNT_LIMIT for session in (*origin.sessions, *origin.past))
+        report.claim("connections retired by count", "1 or more", full, full > 0)
+        report.claim("requests on one connection, at most", COUNT_LIMIT, fullest, fullest <= COUNT_LIMIT)
     if plan.spread + ACCELERATOR_IDLE > ALB_AGE and plan.calls > plan.at_once:
         report.claim("connections retired by age", "1 or more", aged, aged > 0)
     refused = origin.outcomes["goaway"] + origin.outcomes["refused"]
@@ -181,6 +211,7 @@ def _report(plan: Plan, outcomes: list[Outcome], lasted: float, origin: LabOrigi
         "connections": origin.connections,
         "GOAWAYs": origin.goaways,
         "retired by age": aged,
+        "most requests on one connection": fullest,
         "refused by GOAWAY": origin.outcomes["goaway"],
         "refused by REFUSED_STREAM": origin.outcomes["refused"],
         "PINGs": origin.pings,

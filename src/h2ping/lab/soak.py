@@ -3,13 +3,13 @@
 Theory of operation
 -------------------
 1. So many callers at a time, each with one call after the other; delays are drawn from the judge's and the fast
-   calls' distributions. Some calls ask for a fault of their own, some are given up by their client.
-2. Beside them chaos: the relay cuts, swallows or stalls; connections are retired; PINGs go unanswered for a while;
-   the origin is stopped as by SIGTERM (GOAWAY, a grace, the end) and started again.
+   calls' distributions. Some calls ask for a fault of their own, some are given up by their client. Each carries a
+   key that is searched for in all that h2ping shows (log, admin pages, error answers), also while calls run.
+2. Beside them `Chaos` (chaos.py) breaks connections, dials, names, trust, and the origin's process.
 3. The proxy keeps its copies (`-memory-pressure keep`) under a tight limit, so nothing that was provably not
-   processed has an excuse: a failure whose cause says so counts as lost, unless nobody could be reached.
-4. Growth is judged between two counts of the quiet process: one early, one at the end, each after all calls ended.
-   Objects (tasks, timers, streams, exchanges), descriptors and resident memory must not be more.
+   processed has an excuse: a failure whose cause says so counts as lost. `Ledger` (ledger.py) holds the books.
+4. Growth is judged between counts of the quiet process: after ten minutes (or half of a shorter run), then every
+   few minutes, each after all calls ended (growth.py).
 """
 
 from __future__ import annotations
@@ -18,45 +18,44 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import signal
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from h2ping.errors import CAUSES
+from h2ping.lab import growth
 from h2ping.lab.certificate import Certificate
-from h2ping.lab.client import LoadClient, Outcome
-from h2ping.lab.origin import LabOrigin
+from h2ping.lab.chaos import Chaos
+from h2ping.lab.client import LoadClient
+from h2ping.lab.growth import WARM_MINUTES, Mark
+from h2ping.lab.ledger import Ledger
 from h2ping.lab.proxy import Proxy, resident_bytes
 from h2ping.lab.relay import Relay
 from h2ping.lab.report import Report, mebibytes
 from h2ping.lab.rollout import PING_INTERVAL, PING_TIMEOUT
-from h2ping.lab.script import Script
 from h2ping.lab.trace import FAST, JUDGE, Scale
-from h2ping.timers import ACCELERATOR_IDLE, ALB_AGE
+from h2ping.timers import ACCELERATOR_IDLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOT_PROCESSED = frozenset(
-    ("goaway-refused", "stream-refused", "copy-not-kept", "connect-failed", "connect-timeout", "dns-failed",
-     "tls-failed", "queue-full", "queue-timeout", "memory-timeout")
-)  # fmt: skip
-"""Causes that prove that the request was not processed: such a call should have been sent again until it lived."""
 FAULTS = (
     [("x-lab-refuse", "1")], [("x-lab-refuse", "2")], [("x-lab-goaway", "1")], [("x-lab-goaway", "2")],
-    [("x-lab-reset", "2")], [("x-lab-reset", "8")], [("x-lab-reset", "11")], [("x-lab-half", "40")],
-    [("x-lab-interim", "3")], [("x-lab-trailers", "1")], [("x-lab-early", "reset")], [("x-lab-early", "wait")],
-    [("x-lab-size", "300000")],
+    [("x-lab-half", "40")], [("x-lab-interim", "3")], [("x-lab-trailers", "1")], [("x-lab-early", "reset")],
+    [("x-lab-early", "wait")], [("x-lab-size", "300000")],
+    # RFC 9113 section 7, all but REFUSED_STREAM, which x-lab-refuse says while it is true.
+    *([("x-lab-reset", str(code))] for code in (0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13)),
 )  # fmt: skip
 """What a call with a fault of its own asks for."""
 CUTS = ("fin", "rst")
-UNREACHABLE = frozenset(("connect-failed", "connect-timeout"))
-SETTLING = 2.0
-"""So long after the origin is back a call may still learn that it was down (eight dials in vain)."""
-GROWTH_BYTES = 12 << 20
-"""Of resident memory that is no growth: allocators keep what they once had."""
+ADMIN_PAGES = ("/metrics", "/connections", "/ready", "/live")
+PATIENCE = 90.0
+"""Of a client that does not mean to leave: far above anything that ends by itself."""
+MARK_MINUTES = 5.0
+ALL_KINDS_MINUTES = 10.0
+"""Runs of at least so long have met every kind of chaos and fault."""
 
 
 @dataclass(frozen=True)
@@ -71,28 +70,14 @@ class Plan:
     """Calls that take their whole connection down with them."""
     leave_share: float = 0.03
     chaos_every: float = 2.0
-    restart_every: float = 30.0
-    downtime: float = 0.15
-    """A quarter of a minute of the path. What h2ping gives up then, after eight dials, is told apart."""
     max_memory: int = 4 << 20
-    warm_minutes: float = 10.0
-    """The early count is taken after so long, or half way through a shorter run."""
     seed: int = 1
 
-
-@dataclass
-class Mark:
-    """The quiet process, counted."""
-
-    resident: int
-    descriptors: int
-    objects: dict[str, int]
-    state: dict[str, Any]
-
-    def words(self) -> str:
-        """For a line."""
-        names = ", ".join(f"{count} {name}" for name, count in self.objects.items())
-        return f"{mebibytes(self.resident)}, {self.descriptors} descriptors; {names}"
+    def phases(self) -> list[float]:
+        """Minutes at which there is a mark."""
+        warm = min(self.minutes / 2, WARM_MINUTES)
+        count = max(1, round((self.minutes - warm) / MARK_MINUTES))
+        return [warm + (self.minutes - warm) * number / count for number in range(count + 1)]
 
 
 class Soak:
@@ -102,45 +87,39 @@ class Soak:
         self.plan = plan
         self.tell = tell
         self.random = random.Random(plan.seed)
-        self.outcomes: Counter[str] = Counter()
-        self.lost: Counter[str] = Counter()
-        self.undocumented: Counter[str] = Counter()
-        self.chaos: Counter[str] = Counter()
+        self.ledger = Ledger(f"sk-canary-{secrets.token_hex(12)}")
+        self.faults: Counter[str] = Counter()
         self.marks: list[Mark] = []
-        self.unreachable = 0
-        """Answers that say, rightly, that the origin was down."""
-        self._down_until = 0.0
-        self._calls = 0
+        self._started = 0.0
 
     async def run(self) -> Report:
         """Play it."""
-        plan, scale = self.plan, self.plan.scale
-        script = Script(max_age=ALB_AGE, max_requests=10_000, keep_records=False)
+        scale = self.plan.scale
         flags = [
             "--ping-interval", scale.flag(PING_INTERVAL), "--ping-timeout", scale.flag(PING_TIMEOUT),
             "--idle-limit", scale.flag(ACCELERATOR_IDLE), "--max-conns", "8", "--max-conn-age", "20s",
-            "--max-memory", str(plan.max_memory), "--memory-pressure", "keep", "--queue-timeout", "60s",
-            "--admin-listen", "127.0.0.1:0", "--log-level", "info",
+            "--max-memory", str(self.plan.max_memory), "--memory-pressure", "keep", "--queue-timeout", "60s",
+            "--admin-listen", "127.0.0.1:0", "--log-level", "info", "--log-format", "json",
         ]  # fmt: skip
         certificate = Certificate()
         try:
-            async with LabOrigin(script, scale=scale, certificate=certificate) as self.origin:
-                async with Relay(self.origin.port, idle_cut=ACCELERATOR_IDLE, scale=scale) as self.relay:
+            async with Relay(0, idle_cut=ACCELERATOR_IDLE, scale=scale) as relay:
+                async with Chaos(relay, certificate, scale, self.plan.seed) as self.chaos:
                     program = ("-m", "h2ping.lab.census")
-                    async with Proxy(
-                        self.relay.url, certificate.ca_file, *flags, program=program
-                    ) as self.proxy:
-                        started = time.monotonic()
-                        seconds = plan.minutes * 60
-                        await self._phase(started + min(seconds / 2, plan.warm_minutes * 60))
-                        await self._phase(started + seconds)
-                        causes = await self._causes()
-                    return self._report(causes)
+                    self.proxy = Proxy(relay.url, certificate.ca_file, *flags, program=program)
+                    self.proxy.on_line = self.ledger.read
+                    self.chaos.proxy = self.proxy
+                    async with self.proxy:
+                        self._started = time.monotonic()
+                        for minute in self.plan.phases():
+                            await self._phase(self._started + minute * 60)
+                        metrics = await self.proxy.ask("/metrics")
+                return self._report(metrics)  # the origin is gone: all that it executed is in the books
         finally:
             certificate.close()
 
     async def _phase(self, end: float) -> None:
-        """Calls until `end`, then quiet, then a count."""
+        """Calls until `end`, then quiet, then a mark."""
         async with LoadClient(self.proxy.port) as client:
             progress = asyncio.ensure_future(self._tell_progress())
             try:
@@ -150,181 +129,112 @@ class Soak:
                 progress.cancel()
         if self.proxy.ended:
             raise self.proxy.obituary("h2ping died under load")
-        await self._until_quiet()
         self.marks.append(await self._mark())
         self.tell(f"  quiet: {self.marks[-1].words()}")
-
-    async def _until_quiet(self) -> None:
-        for _ in range(200):
-            state = await self._state()
-            if not state["instances"][0]["requests"] and not state["instances"][0]["clients"]:
-                break
-            await asyncio.sleep(0.1)
-        # Longer than the delay after which pages of the body memory go back, and than an idle connection lives.
-        await asyncio.sleep(5.0)
 
     async def _caller(self, client: LoadClient, end: float) -> None:
         while time.monotonic() < end and not self.proxy.ended:
             delays = JUDGE if self.random.random() < 0.4 else FAST
             fields = [
                 ("x-lab-delay", f"{delays.at(self.random.random()):.3f}"),
-                ("authorization", "Bearer lab"),
+                ("authorization", f"Bearer {self.ledger.canary}"),
             ]
             if self.random.random() < self.plan.cut_share:
                 fields.append(("x-lab-cut", self.random.choice(CUTS)))
             elif self.random.random() < self.plan.fault_share:
-                fields += self.random.choice(FAULTS)
+                fault = self.random.choice(FAULTS)
+                self.faults[": ".join(fault[0])] += 1
+                fields += fault
             size = self.random.choice((200, 2000, 2000, 20_000, 200_000))
             leaves = self.random.random() < self.plan.leave_share
-            patience = self.random.random() * 2 if leaves else 90.0
-            self._calls += 1
+            name = self.ledger.next_call()
             outcome = await client.call(
-                f"soak-{self._calls}", body=b'{"model":"judge","input":"%s"}' % (b"x" * size), fields=fields,
-                patience=patience,
-            )  # fmt: skip
-            self._note(outcome, leaves=leaves)
-
-    def _note(self, outcome: Outcome, *, leaves: bool) -> None:
-        words = "left" if leaves and outcome.error == "timeout" else outcome.words
-        self.outcomes[words] += 1
-        if outcome.lived or words == "left":
-            return
-        if outcome.cause in UNREACHABLE and time.monotonic() - self._down_until < SETTLING:
-            self.unreachable += 1
-        elif outcome.cause in NOT_PROCESSED:
-            self.lost[words] += 1
-        cut = outcome.status == 200 and outcome.error in ("closed", "reset")
-        if not cut and outcome.cause not in CAUSES:
-            self.undocumented[words] += 1
-
-    # --- chaos ---
+                name,
+                f"/{name}/v1/chat/completions?key={self.ledger.canary}",
+                b'{"model":"judge","user":"%s","input":"%s"}' % (self.ledger.canary.encode(), b"x" * size),
+                fields=fields,
+                patience=self.random.random() * 2 if leaves else PATIENCE,
+            )
+            left = leaves and outcome.error == "timeout"
+            self.ledger.note(outcome, left=left, distrust=self.chaos.distrust)
+            if not outcome.lived and not left:
+                await asyncio.sleep(self.random.random())  # as callers do; none hammers what is broken
 
     async def _break_things(self, end: float) -> None:
-        restart = time.monotonic() + self.plan.restart_every
         while time.monotonic() < end and not self.proxy.ended:
             await asyncio.sleep(self.plan.chaos_every * (0.5 + self.random.random()))
-            if time.monotonic() >= restart:
-                await self._restart()
-                restart = time.monotonic() + self.plan.restart_every
-                continue
-            kind = self.random.choice(("retire", "retire", "cut", "black hole", "stall", "no acks", "goaway"))
-            self.chaos[kind] += 1
-            await self._break(kind)
+            try:
+                await self._break()
+            except OSError:  # h2ping cannot be asked; when it is gone, that is the news
+                if not self.proxy.ended:
+                    raise
+        await self.chaos.settle()
 
-    async def _break(self, kind: str) -> None:
-        links = list(self.relay.links)
-        sessions = self.origin.sessions
-        if kind == "retire" and sessions:
-            self.random.choice(sessions).retire()
-        elif kind == "goaway" and sessions:
-            session = self.random.choice(sessions)
-            session.goaway(session.last_id, 0)
-        elif kind == "cut" and links:
-            self.random.choice(links).end(self.random.choice(CUTS))
-        elif kind == "black hole" and links:
-            self.random.choice(links).end("blackhole")
-        elif kind == "stall":
-            self.relay.stall()
-            await asyncio.sleep(self.random.random())
-            self.relay.resume()
-        elif kind == "no acks":
-            self.origin.script.ignore_pings = True
-            await asyncio.sleep(self.random.random())
-            self.origin.script.ignore_pings = False
+    async def _break(self) -> None:
+        await self.chaos.strike()
 
-    async def _restart(self) -> None:
-        """As a balanced server does it on SIGTERM: no new connection, GOAWAY, a grace, the end; then a new one."""
-        self.chaos["restart"] += 1
-        for session in list(self.origin.sessions):
-            session.retire()
-        await asyncio.sleep(self.random.random() * 3)
-        self._down_until = float("inf")
-        await self.origin.stop()
-        await asyncio.sleep(self.plan.downtime)
-        await self.origin.start()
-        self._down_until = time.monotonic()
-
-    # --- books ---
-
-    async def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads(await self.proxy.ask("/connections"))
-        return state
+    async def _search_pages(self) -> None:
+        for page in ADMIN_PAGES:
+            self.ledger.search(page, await self.proxy.ask(page))
 
     async def _mark(self) -> Mark:
-        seen = len(self.proxy.census)
-        os.kill(self.proxy.pid, signal.SIGUSR1)
-        state = await self._state()
-        await self.proxy.watch.until(lambda: len(self.proxy.census) > seen)
-        pid = self.proxy.pid
-        return Mark(resident_bytes(pid), _descriptors(pid), json.loads(self.proxy.census[-1]), state)
+        await self._search_pages()
+        for _ in range(300):
+            mark = await self._count()
+            if not mark.left:
+                break
+            await asyncio.sleep(0.1)
+        # Longer than the delay after which pages of the body memory go back.
+        await asyncio.sleep(5.0)
+        return await self._count(census=True)
 
-    async def _causes(self) -> Counter[str]:
-        causes: Counter[str] = Counter()
-        for line in (await self.proxy.ask("/metrics")).splitlines():
-            if line.startswith("h2ping_request_failures_total{"):
-                labels, _, value = line.rpartition(" ")
-                causes[labels.partition('cause="')[2].partition('"')[0]] += int(float(value))
-        return causes
+    async def _count(self, *, census: bool = False) -> Mark:
+        objects: dict[str, int] = {}
+        proxy, pid = self.proxy, self.proxy.pid
+        if census:
+            seen = len(proxy.census)
+            os.kill(pid, signal.SIGUSR1)
+            await proxy.watch.until(lambda: len(proxy.census) > seen)
+            objects = json.loads(proxy.census[-1])
+        minute = (time.monotonic() - self._started) / 60
+        return Mark(
+            minute,
+            self.ledger.calls,
+            resident_bytes(pid),
+            growth.descriptors(pid),
+            objects,
+            await proxy.state(),
+        )
 
     async def _tell_progress(self) -> None:
         while True:
             await asyncio.sleep(15.0)
+            await self._search_pages()
             size = mebibytes(resident_bytes(self.proxy.pid))
-            self.tell(f"  {self._calls} calls, {self.origin.waiting} wait, {size}, chaos {dict(self.chaos)}")
+            self.tell(f"  {self.ledger.calls} calls, {size}, {self.chaos.struck.total()} times chaos")
 
-    def _report(self, causes: Counter[str]) -> Report:
+    def _report(self, metrics: str) -> Report:
         report = Report("soak")
-        early, late = self.marks
-        lived = self.outcomes["200"]
-        report.claim("calls that lived", "most", f"{lived} of {self._calls}", lived > self._calls * 0.8)
-        report.claim("lost though not processed", 0, dict(self.lost) or 0, not self.lost)
-        twice = len(self.origin.twice)
-        report.claim("executed twice", 0, twice, not twice)
-        report.claim(
-            "failures without a documented cause", 0, dict(self.undocumented) or 0, not self.undocumented
-        )
-        unknown = set(causes) - set(CAUSES) or causes["internal-error"]
-        report.claim("causes that are not in docs/causes.md", 0, unknown or 0, not unknown)
-        violations = len(self.origin.violations)
-        report.claim("protocol breached", 0, violations, not violations)
+        chaos = self.chaos
+        self.ledger.check(report, metrics, chaos.books.executions)
+        tricked = sum(impostor.arrived for impostor in chaos.impostors.values())
+        report.claim("requests sent to who is not the upstream", 0, tricked, not tricked)
+        breaches = chaos.books.breaches
+        report.claim("protocol breached", 0, len(breaches), not breaches)
         report.claim("defects in the log", 0, len(self.proxy.defects), not self.proxy.defects)
-        instance = late.state["instances"][0]
-        left = (instance["requests"], instance["waiting"], late.state["memory"]["used"])
-        report.claim("requests, waiting, memory used at the end", (0, 0, 0), left, left == (0, 0, 0))
-        grown = {
-            name: (early.objects.get(name, 0), count)
-            for name, count in late.objects.items()
-            if count > early.objects.get(name, 0) + (200 if name == "all" else 3)
-        }
-        report.claim("objects that grew (early, end)", "none", grown or "none", not grown)
-        more = late.descriptors - early.descriptors
-        report.claim("more descriptors at the end", "at most 4", more, more <= 4)
-        size = late.resident - early.resident
-        report.claim("resident memory grew by", f"at most {mebibytes(GROWTH_BYTES)}", mebibytes(size),
-                     size <= GROWTH_BYTES)  # fmt: skip
-        report.facts = {
-            "outcomes": dict(self.outcomes.most_common()),
-            "causes": dict(causes),
-            "told that the origin was down": self.unreachable,
-            "chaos": dict(self.chaos),
-            "early": early.words(),
-            "end": late.words(),
-            "connections": self.origin.connections,
-            "PINGs": self.origin.pings,
-        }
+        growth.check(report, self.marks)
+        if self.plan.minutes >= ALL_KINDS_MINUTES:
+            missed = [kind for kind in chaos.kinds if not chaos.struck[kind]]
+            report.claim("kinds of chaos that never struck", "none", missed or "none", not missed)
+            asked = len(self.faults)
+            report.claim("kinds of fault that calls asked for", len(FAULTS), asked, asked == len(FAULTS))
+        report.facts["chaos"] = dict(chaos.struck)
+        report.facts["marks"] = "".join(f"\n          {mark.words()}" for mark in self.marks)
         if self.proxy.defects:
             report.facts["defects"] = list(self.proxy.defects)[:5]
-        if violations:
-            report.facts["breaches"] = self.origin.violations[:5]
+        if breaches:
+            report.facts["breaches"] = breaches[:5]
         return report
-
-
-def _descriptors(pid: int) -> int:
-    """How many a process has; 0 where there is no /proc."""
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return 0
 
 
 async def run(plan: Plan, tell: Callable[[str], None]) -> Report:
