@@ -325,7 +325,7 @@ class _Side(asyncio.Protocol):
         """Towards this side's peer; kept until the origin is connected."""
         if self.transport is None:
             self._early.append(data)
-        elif not self.transport.is_closing():
+        elif not self._finished and not self.transport.is_closing():
             self.transport.write(data)
 
     def eof_received(self) -> bool:
@@ -346,6 +346,7 @@ class _Side(asyncio.Protocol):
             self._write_eof()
 
     def _write_eof(self) -> None:
+        self._finished = True
         if self.transport is not None and not self.transport.is_closing() and self.transport.can_write_eof():
             self.transport.write_eof()
 
