@@ -1,7 +1,7 @@
 """`python -m bench.callgrind`: count the instructions of each piece's step, and tell what rose.
 
-A piece runs twice under valgrind, with few rounds and with many; the difference over the extra rounds is the
-cost of one step, free of the interpreter's start. Counts repeat to the instruction on one machine; another
+A piece runs under valgrind, which counts while its steps are repeated and at no other time: the interpreter's start
+takes longer than everything else. Counts repeat to the instruction on one machine; another
 interpreter or compiler gives others, so counts.json keeps them by interpreter and platform.
 
   --check   exit 1 when a count has risen by more than 5 %, or a piece has none
@@ -27,29 +27,33 @@ from h2ping._fast import IMPLEMENTATION
 
 COUNTS = Path(__file__).with_name("counts.json")
 ROOT = COUNTS.parents[2]
-FEW, MANY = 100, 600
+ROUNDS = 500
 TOLERANCE = 0.05
 PLATFORM = f"{platform.python_implementation()} {platform.python_version()} {platform.machine()}, built by "
 PLATFORM += platform.python_compiler()
 
 
-def instructions(piece: str, rounds: int) -> int:
-    """All instructions of one run of pieces.py. The environment is empty: its size moves the stack."""
+def count(piece: str, switch: Path) -> int:
+    """Instructions of one step. The environment is empty: its size moves the stack."""
     with tempfile.NamedTemporaryFile(suffix=".callgrind") as out:
         command = [
-            "valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}",
-            sys.executable, "-s", "-m", "bench.callgrind.pieces", piece, str(rounds),
+            "valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out.name}",
+            sys.executable, "-s", "-m", "bench.callgrind.pieces", piece, str(ROUNDS), str(switch),
         ]  # fmt: skip
         environment = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.defpath}
         done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     counted = re.search(r"Collected : (\d+)", done.stderr)
     if done.returncode or not counted:
         raise SystemExit(f"{piece}: valgrind failed\n{done.stderr}")
-    return int(counted[1])
+    return round(int(counted[1]) / ROUNDS)
 
 
-def count(piece: str) -> int:
-    return round((instructions(piece, MANY) - instructions(piece, FEW)) / (MANY - FEW))
+def counts_of(names: list[str]) -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        switch = Path(folder) / "switch.so"
+        source = Path(__file__).with_name("switch.c")
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", switch, source], check=True)
+        return dict(zip(names, pool.map(lambda name: count(name, switch), names), strict=True))
 
 
 def compare(name: str, now: int, before: int | None) -> bool:
@@ -81,8 +85,7 @@ def main() -> int:
     before = kept.get(PLATFORM, {})
     if options.check and not before:
         raise SystemExit(f"counts.json has nothing for {PLATFORM}: run with --update there")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        counts = dict(zip(names, pool.map(count, names), strict=True))
+    counts = counts_of(names)
     bad = [name for name in names if compare(name, counts[name], before.get(name))]
     if options.update:
         kept[PLATFORM] = dict(sorted({**before, **counts}.items()))

@@ -1,12 +1,14 @@
 """The fixed script: pieces of the engine, each a step to repeat; `python -m bench.callgrind` runs it.
 
-`python -m bench.callgrind.pieces NAME ROUNDS` makes the piece, then takes its step ROUNDS times. Inputs are
-constants, and nothing here may depend on time, on addresses, or on the order of a set.
+`python -m bench.callgrind.pieces NAME ROUNDS SWITCH` makes the piece and takes its step until everything is warm, then
+ROUNDS times with valgrind's counting on; SWITCH is the library made of switch.c. Inputs are constants, and nothing
+here may depend on time, on addresses, or on the order of a set.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import importlib
 import itertools
@@ -343,14 +345,21 @@ PIECES = [
     proxy_request_1kb,
 ]
 
+WARM = 100
 
-def main(name: str, rounds: int) -> None:
+
+def main(name: str, rounds: int, library: str) -> None:
+    switch = ctypes.CDLL(library)
     (piece,) = (piece for piece in PIECES if piece.__name__ == name)
     step = piece()
     gc.disable()
+    for _ in range(WARM):
+        step()
+    switch.on()
     for _ in range(rounds):
         step()
+    switch.off()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -39,8 +39,8 @@ SILENT = UpstreamError(errors.PING_TIMEOUT)
     ],
     ids=[
         "refused-post", "never-sent-post", "maybe-processed-post", "maybe-processed-patch", "maybe-processed-get",
-        "maybe-processed-delete", "silent-get", "maybe-processed-get-twice", "refused-not-kept", "maybe-processed-put-not-kept",
-        "attempts-used-up", "response-begun-refused", "response-begun-get",
+        "maybe-processed-delete", "silent-get", "maybe-processed-get-twice", "refused-not-kept",
+        "maybe-processed-put-not-kept", "attempts-used-up", "response-begun-refused", "response-begun-get",
     ],
 )  # fmt: skip
 def test_the_verdict_follows_from_what_was_tried(
@@ -58,7 +58,8 @@ def test_the_verdict_follows_from_what_was_tried(
     ids=lambda cause: cause.token,
 )  # fmt: skip
 def test_a_peer_that_was_reached_is_not_asked_twice(cause: errors.Cause) -> None:
-    """RFC 9110 section 9.2.2 lets a communication failure be repeated; cloudflare/pingora#979 repeats invalid HTTP/2."""
+    """RFC 9110 section 9.2.2 lets a communication failure be repeated, which invalid HTTP/2 is not
+    (cloudflare/pingora#979 repeats it)."""
     assert decide(attempted(b"GET", lost=1), UpstreamError(cause)) is Verdict.ANSWER
 
 
