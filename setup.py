@@ -21,6 +21,9 @@ h2ping: its C modules could not be built; the compiler's own words are above. Ei
 
 COMPILED = (
     "clock",
+    "downstream/client",
+    "downstream/context",
+    "downstream/head",
     "exchange",
     "headers",
     "instance",

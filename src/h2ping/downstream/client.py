@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from h2ping import headers
-from h2ping._fast import client_py
+from h2ping._fast.client_py import CHUNK_FRAMED, CHUNKED, DISCARD, HEAD, HOLD, LENGTH, SINK, UNTIL_CLOSE, WAIT
 from h2ping.answer import date_line, error_response, inserted
 from h2ping.downstream import ending
 from h2ping.errors import (
@@ -121,12 +121,12 @@ class Client:
     def _has_work(self) -> bool:
         """A whole request is here that is not answered."""
         octets = self.octets
-        if self.exchange is not None and octets.mode == client_py.WAIT:
+        if self.exchange is not None and octets.mode == WAIT:
             return True
-        if self.exchange is not None and octets.mode == client_py.HOLD:
+        if self.exchange is not None and octets.mode == HOLD:
             # Of a chunked body that waits for memory the end is not known before it is read.
             return octets.remaining <= (len(octets.held) if octets.held else 0)
-        return octets.mode in (client_py.HEAD, client_py.WAIT) and self._holds_a_head()
+        return octets.mode in (HEAD, WAIT) and self._holds_a_head()
 
     def _holds_a_head(self) -> bool:
         """A pipelined request, whole or at least its head, waits for its turn."""
@@ -158,11 +158,11 @@ class Client:
         octets = self.octets
         if self.exchange is not None:
             self.exchange.on_writable()
-        elif octets.mode == client_py.WAIT and octets.transport is not None:
+        elif octets.mode == WAIT and octets.transport is not None:
             self._await_request()
             if not octets.held and (self.context.draining or self.eof):
                 ending.end(self)  # else `_consume_later` does it
-        elif octets.mode == client_py.SINK:
+        elif octets.mode == SINK:
             ending.on_all_written(self)
 
     def on_head_timeout(self) -> None:
@@ -210,7 +210,7 @@ class Client:
     def on_drain(self) -> None:
         """A shutdown begins: idle connections end now, others after their response."""
         octets = self.octets
-        is_idle = octets.mode == client_py.HEAD or (octets.mode == client_py.WAIT and self.exchange is None)
+        is_idle = octets.mode == HEAD or (octets.mode == WAIT and self.exchange is None)
         if is_idle and octets.held is None and octets.transport is not None:
             ending.end(self)
 
@@ -253,14 +253,14 @@ class Client:
             self.on_bad_input(error, raw)
             return
         if request.chunked:
-            octets.mode = client_py.HOLD
+            octets.mode = HOLD
             octets.remaining = 0
             octets.start_chunks()
         elif request.content_length:
-            octets.mode = client_py.HOLD
+            octets.mode = HOLD
             octets.remaining = request.content_length
         else:
-            octets.mode = client_py.WAIT
+            octets.mode = WAIT
         self.exchange = exchange = context.exchanges(request, self)
         exchange.start()
 
@@ -280,7 +280,7 @@ class Client:
         request, octets = self.request, self.octets
         assert request is not None
         octets.body = body
-        octets.mode = client_py.CHUNKED if request.chunked else client_py.LENGTH
+        octets.mode = CHUNKED if request.chunked else LENGTH
         if request.expect_continue and not octets.held and not self.head_sent:
             # RFC 9110 section 10.1.1: a gateway answers as an origin server would. Not before there is room.
             self._continue_sent = True
@@ -325,7 +325,7 @@ class Client:
         octets.stalled = False
         self.closing = True
         if exchange is not None:
-            octets.mode = client_py.SINK
+            octets.mode = SINK
             exchange.on_client_error(error)
             if self.head_sent:
                 ending.cut(self)
@@ -356,11 +356,13 @@ class Client:
             return False
         octets = self.octets
         mode = octets.mode
-        if mode in (client_py.HOLD, client_py.LENGTH) and not request.chunked:
-            # A client that was not told to go on may never send the body, or it may.
-            withheld = request.expect_continue and not self._continue_sent and not octets.held
-            return octets.remaining <= DRAIN_BYTES and not withheld
-        return mode == client_py.WAIT
+        if mode == WAIT:
+            return True
+        if mode not in (HOLD, LENGTH) or request.chunked:
+            return False
+        # A client that was not told to go on may never send the body, or it may.
+        withheld = request.expect_continue and not self._continue_sent and not octets.held
+        return octets.remaining <= DRAIN_BYTES and not withheld
 
     def send_interim(self, head: bytes) -> None:
         """A 1xx response; HTTP/1.0 knows none (RFC 9110 section 15.2)."""
@@ -374,7 +376,7 @@ class Client:
         self.head_sent = True
         self.octets.framing = framing
         head = self._announced(head, head)
-        if framing == client_py.UNTIL_CLOSE:
+        if framing == UNTIL_CLOSE:
             self.closing = True
         self.octets.send(head, len(head))
 
@@ -386,7 +388,7 @@ class Client:
         """The response is complete."""
         if self.exchange is None:
             return
-        if self.octets.framing == client_py.CHUNK_FRAMED:
+        if self.octets.framing == CHUNK_FRAMED:
             section = b""
             if trailers and self.request is not None and self.request.wants_trailers:
                 try:
@@ -433,7 +435,7 @@ class Client:
         octets.flush()
         if not self.write_paused:
             self.owed = None
-        unread = octets.mode != client_py.WAIT
+        unread = octets.mode != WAIT
         go_on = not (self.closing or self.context.draining or self._is_last()) and self._can_go_on()
         octets.body = None
         self.request = None
@@ -444,7 +446,7 @@ class Client:
             else:
                 ending.end(self)
         elif unread:
-            octets.mode = client_py.DISCARD
+            octets.mode = DISCARD
             self.context.idle_deadlines.add(self)
             self.context.call_soon(self._consume_later)
         else:
@@ -454,10 +456,10 @@ class Client:
         octets = self.octets
         if self.write_paused:
             # A client that does not read what it asked for cannot ask for more: `on_write_resumed` goes on.
-            octets.mode = client_py.WAIT
+            octets.mode = WAIT
             self.watch_progress()
             return
-        octets.mode = client_py.HEAD
+        octets.mode = HEAD
         if octets.held:
             # Not from here: an exchange that answers at once would make this a recursion.
             self.context.call_soon(self._consume_later)
@@ -469,6 +471,6 @@ class Client:
             return
         if octets.held or octets.paused:
             octets.consume()
-        is_idle = self.exchange is None and octets.mode == client_py.HEAD
+        is_idle = self.exchange is None and octets.mode == HEAD
         if is_idle and (self.context.draining or self.eof):
             ending.end(self)
