@@ -105,7 +105,7 @@ def in_flight(
     full = account.memory_bytes(proxy.pid)
     counts = rig.control("counts")
     rig.control("release")
-    seen = finish(clients, 90)
+    seen = finish(clients, 45)
     return {
         "kb_per_request": (full["rss"] - idle["rss"]) / count / 1000,
         "pss_kb_per_request": (full["pss"] - idle["pss"]) / count / 1000,

@@ -66,7 +66,7 @@ def _h2ping(rig: Rig, port: int, tuning: Tuning) -> list[str]:
         "--upstream", f"https://localhost:{rig.upstream_port}", "--ca-file", str(rig.certificate.authority),
         "--log-level", "error", "--max-memory", tuning.memory,
         "--ping-interval", f"{tuning.ping_seconds * 1000:.0f}ms",
-        *(["--max-conns", "1"] if tuning.one_connection else []),
+        *(["--max-conns", "1", "--max-requests-per-conn", "0"] if tuning.one_connection else []),
     ]  # fmt: skip
 
 
