@@ -228,8 +228,8 @@ class Settings:
     )  # fmt: skip
     max_memory: int = _setting(
         RESENDING, LIMIT, 2**30,
-        "hard limit over all bodies held, 512MiB for example; off or 0 sets none; GOMEMLIMIT is read when "
-        "this is not given",
+        "hard limit over all bodies and unread responses held, 512MiB for example; off or 0 sets none; "
+        "GOMEMLIMIT is read when this is not given",
         shared=True,
     )  # fmt: skip
     memory_pressure: str = _setting(

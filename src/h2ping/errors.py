@@ -108,6 +108,11 @@ CLIENT_GONE = _cause(
     "The client closed its connection before the response was complete. Never written to a socket.",
     "Look at the client's own timeout; the upstream request was cancelled.",
 )  # fmt: skip
+RESPONSE_UNREAD = _cause(
+    "response-unread", 503,
+    "The client did not read its response, and all memory for such responses under -max-memory was in use.",
+    "Look for clients that stopped reading, or raise -max-memory. The status is the upstream's: it had begun.",
+)  # fmt: skip
 
 # --- h2ping itself --------------------------------------------------------------------------------------------
 QUEUE_FULL = _cause(

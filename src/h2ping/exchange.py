@@ -12,7 +12,8 @@ Theory of operation
 3. Once a byte of the response went to the client nothing is sent again, and a failure cuts the client's connection,
    so that the response never looks complete.
 4. Credit for response bytes goes back to the upstream when the client's socket took them, not before: a slow client
-   stalls its own stream only. A client that reads gets a wider window, as long as memory is not short.
+   stalls its own stream only. A client that reads gets a wider window, as long as the others read, too. What a
+   client does not read is counted by memory, which may end the response for it (`on_unread_too_long`).
 5. A client that goes away becomes RST_STREAM(CANCEL) in the same turn of the loop.
 
 It knows neither the bytes of a protocol nor timers nor sockets. It is callbacks, not a coroutine: a task would cost
@@ -32,6 +33,7 @@ from h2ping.errors import (
     COPY_NOT_KEPT,
     FIRST_BYTE_TIMEOUT,
     MALFORMED_RESPONSE,
+    RESPONSE_UNREAD,
     SHUTDOWN_GRACE,
     DownstreamError,
     H2pingError,
@@ -284,10 +286,10 @@ class Exchange:
             return
         if client.write_paused:
             self._uncredited += size
-            self._instance.memory.arena.charge(size)
+            self._instance.memory.hold(self, size)
         else:
             stream.credit(size)
-            if self.bytes_out >= self._window < WINDOW_MOST_BYTES and self._instance.memory.is_roomy:
+            if self.bytes_out >= self._window < WINDOW_MOST_BYTES and self._instance.memory.may_widen:
                 more = min(self._window, WINDOW_MOST_BYTES - self._window)
                 stream.widen(more)
                 self._window += more
@@ -295,11 +297,21 @@ class Exchange:
     def on_held(self, size: int) -> None:
         """The client's socket did not take what was written before it was known that it is slow."""
         self._held += size
-        self._instance.memory.arena.charge(size)
+        self._instance.memory.hold(self, size)
 
     def on_writable(self) -> None:
         """The client's socket took what was written."""
         self._give_credit()
+
+    def on_unread_too_long(self) -> None:
+        """The memory for responses is used up, and this client is behind for longest."""
+        self._give_credit()
+        self._client.drop()
+        if self.phase is Phase.DONE:
+            return
+        self._leave_stream()
+        self.phase = Phase.DONE
+        self._finish(DownstreamError(RESPONSE_UNREAD, f"{self.bytes_out} bytes of it had come"))
 
     def on_end(self, trailers: Fields | None) -> None:
         stream = self._stream
@@ -317,7 +329,8 @@ class Exchange:
         """The stream is over without a complete response."""
         self._stream = None
         self._last_error = error
-        self._give_credit()
+        # Nobody wants the credit any more; what the client has not read stays counted until it has, or is gone.
+        self._held, self._uncredited = self._held + self._uncredited, 0
         if self._announced == self.bytes_out and error.cause is not MALFORMED_RESPONSE:
             # The client has every byte that the response announced; only END_STREAM is missing.
             self.phase = Phase.DONE
@@ -434,9 +447,9 @@ class Exchange:
         size, self._uncredited = self._uncredited, 0
         held, self._held = self._held, 0
         if size or held:
-            self._instance.memory.arena.refund(size + held)
             if size and self._stream is not None:
                 self._stream.credit(size)
+            self._instance.memory.let_go(self, size + held)
 
     def _answer(self, error: UpstreamError | DownstreamError) -> None:
         self.phase = Phase.DONE
@@ -453,7 +466,8 @@ class Exchange:
         instance = self._instance
         instance.first_byte.discard(self)
         if error is not None:
-            self._give_credit()  # the client may never say that its socket took the rest
+            if self._client.owed is not self:
+                self._give_credit()  # the client will not say that its socket took the rest
             instance.pool.cancel(self)
             if self._again_timer is not None:
                 self._again_timer.cancel()

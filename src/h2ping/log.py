@@ -411,6 +411,11 @@ def copies_given_up(count: int) -> None:
     _say(logging.WARNING, None, text)
 
 
+def readers_cut_off(count: int) -> None:
+    text = f"memory pressure: cut off {count} clients that did not read their responses"
+    _say(logging.WARNING, None, text)
+
+
 def plain_engine() -> None:
     text = "the compiled engine is not in use: plain Python does the work, several times slower"
     _say(logging.WARNING, None, text)

@@ -9,6 +9,10 @@ cdef class Memory:
     cdef readonly object packer
     cdef readonly int64_t given_up
     cdef readonly int64_t packed
+    cdef readonly int64_t limit
+    cdef readonly int64_t unread
+    cdef readonly int64_t cut_off
+    cdef dict _readers
     cdef object _clock
     cdef bint _keep
     cdef dict _sent_whole
@@ -29,8 +33,11 @@ cdef class Memory:
     cdef double _released_at
     cdef bint _serving
     cdef int64_t _said
+    cdef int64_t _said_cut_off
     cdef object _say_timer
 
+    cpdef hold(self, reader, int64_t size)
+    cpdef let_go(self, reader, int64_t size)
     cpdef admit_again(self, claimant, size)
     cpdef on_sent_whole(self, claimant, body=*)
     cpdef on_again(self, claimant)
@@ -47,4 +54,6 @@ cdef class Memory:
     cdef object _pack_oldest(self)
     cdef object _open_again(self, claimant, size)
     cdef object _serve(self)
+    cdef object _relieve(self)
+    cdef object _say_later(self)
     cdef object _trim_later(self)

@@ -1,4 +1,4 @@
-"""Who may keep a body in memory, and who gives way.
+"""Who may keep a body or an unread response in memory, and who gives way.
 
 Theory of operation
 -------------------
@@ -14,7 +14,12 @@ Theory of operation
    compressed or can be, nor while much of the memory holds bodies that are about to be sent whole and uploads move.
 6. A re-send from a compressed copy needs a window of room only, and goes before new requests. One window is set aside
    for it: when all requests in flight were refused and their copies fill the memory, they still go one by one.
-7. After a burst the pages of free blocks go back to the system in slices, so that no single call is long.
+7. Responses are not waited for, they come: what a client does not read is counted as it is held. An eighth of the
+   limit is set aside for such bytes (`set_aside`; the arena has the rest for bodies), and they may take up to half of
+   all where bodies leave it. Beyond the limit copies go first (rule 2), then the client that has gone longest without
+   taking all of what it was given is cut off: its response is lost, and everybody else goes on. So neither the number
+   of clients that do not read nor the size of what they asked for can pass the limit or hold up the others for long.
+8. After a burst the pages of free blocks go back to the system in slices, so that no single call is long.
 
 The arena counts bytes; this module decides. It knows no sockets.
 """
@@ -38,7 +43,7 @@ TRIM_EVERY = 0.05
 TRIM_SLICE_BYTES = 16 << 20
 """A gigabyte in one call takes 290 ms."""
 SAY_AFTER = 1.0
-"""Seconds in which given up copies are counted before a line says how many."""
+"""Seconds in which given up copies and clients are counted before a line says how many."""
 SPARE_BYTES = 8 << 20
 """Resident free blocks that are kept."""
 PACK_LEAST_BYTES = 64 << 10
@@ -49,6 +54,10 @@ PATIENCE = 2.0
 """Seconds without a body let in, sent whole or compressed after which uploads count as standing still ..."""
 IMPATIENCE = 0.5
 """... and seconds for which they then do, so that each new request does not wait for them again."""
+RESPONSE_PARTS = 8
+"""An eighth of the limit is for responses that their clients do not read at once (rule 7) ..."""
+UNREAD_MOST_PARTS = 2
+"""... and half of it is the most that they may hold: bodies of new requests find room beside them."""
 SET_ASIDE_BYTES = 17 << 14
 """What the arena reserves for a window: 256 KiB in cells."""
 
@@ -69,13 +78,34 @@ class Claimant(Protocol):
         """Release the kept copy and keep it as these pieces."""
 
 
+class Reader(Protocol):
+    """A response that its client does not read just now (exchange.Exchange)."""
+
+    def on_unread_too_long(self) -> None:
+        """Memory is used up and no client is behind for longer: let go of the response and of the client."""
+
+
+def share_of_bodies(max_memory: int) -> int:
+    """What of a limit the arena may give to bodies (rule 7)."""
+    return max_memory - max_memory // RESPONSE_PARTS
+
+
 class Memory:
     """The one arena of the process and its queue."""
 
     def __init__(
         self, arena: Arena, clock: Clock, queue_timeout: float, *, keep: bool, packer: Packer | None = None,
+        limit: int | None = None,
     ) -> None:  # fmt: skip
+        """`limit`: of bodies and responses together; the arena's own where it is not given."""
         self.arena = arena
+        self.limit = arena.limit if limit is None else limit
+        self.unread = 0
+        """Bytes of responses that their clients did not read yet."""
+        self.cut_off = 0
+        """Clients cut off for them so far."""
+        self._readers: dict[Reader, None] = {}
+        """Those that hold unread bytes; the one that has been behind for longest comes first."""
         self.given_up = 0
         """Copies given up so far."""
         self.packed = 0
@@ -106,6 +136,7 @@ class Memory:
         self._released_at = 0.0
         self._serving = False
         self._said = 0
+        self._said_cut_off = 0
         self._say_timer: Timer | None = None
 
     @property
@@ -117,6 +148,27 @@ class Memory:
     def is_roomy(self) -> bool:
         """At most half of the limit is in use."""
         return not self.arena.limit or self.arena.used < self.arena.limit // 2
+
+    @property
+    def may_widen(self) -> bool:
+        """Clients read what they are given: little of what is set aside for responses is in use."""
+        return self.unread * (2 * RESPONSE_PARTS) <= self.limit
+
+    def hold(self, reader: Reader, size: int) -> None:
+        """`size` bytes more of a response that its client does not read just now; may cut off anybody (rule 7)."""
+        self.arena.charge(size)
+        self.unread += size
+        self._readers[reader] = None
+        if self.limit and (self.arena.used > self.limit or self.unread > self.limit // UNREAD_MOST_PARTS):
+            self._relieve()
+
+    def let_go(self, reader: Reader, size: int) -> None:
+        """All that the reader held: it was read, or nobody will."""
+        self.arena.refund(size)
+        self.unread -= size
+        self._readers.pop(reader, None)
+        if self._waiting or self._again:
+            self._serve()
 
     def admit(self, claimant: Claimant, size: int | None, *, kept: bool) -> None:
         """Calls `on_memory` or `on_no_memory` once, perhaps before it returns. `size` None: not known (chunked)."""
@@ -206,6 +258,19 @@ class Memory:
         self._give_up_oldest()
         return True
 
+    def _relieve(self) -> None:
+        while self.arena.used > self.limit or self.unread > self.limit // UNREAD_MOST_PARTS:
+            if self._sent_whole and self.unread <= self.limit // UNREAD_MOST_PARTS:
+                self._give_up_oldest()
+            elif self._readers:
+                longest = next(iter(self._readers))
+                del self._readers[longest]
+                self.cut_off += 1
+                self._say_later()
+                longest.on_unread_too_long()
+            else:
+                return
+
     def _is_patient(self) -> bool:
         now = self._clock.now()
         if now < self._impatient_until or self._coming_bytes * COMING_PARTS < self.arena.limit:
@@ -236,8 +301,7 @@ class Memory:
         oldest = next(iter(self._sent_whole))
         self._forget(oldest)
         self.given_up += 1
-        if self._say_timer is None:
-            self._say_timer = self._clock.call_later(SAY_AFTER, self._say)
+        self._say_later()
         oldest.give_up_copy()
 
     def _forget(self, claimant: Claimant) -> None:
@@ -317,10 +381,17 @@ class Memory:
             claimant.on_no_memory(error)
             self._serve()
 
+    def _say_later(self) -> None:
+        if self._say_timer is None:
+            self._say_timer = self._clock.call_later(SAY_AFTER, self._say)
+
     def _say(self) -> None:
         self._say_timer = None
-        log.copies_given_up(self.given_up - self._said)
-        self._said = self.given_up
+        if self.given_up > self._said:
+            log.copies_given_up(self.given_up - self._said)
+        if self.cut_off > self._said_cut_off:
+            log.readers_cut_off(self.cut_off - self._said_cut_off)
+        self._said, self._said_cut_off = self.given_up, self.cut_off
 
     def _trim_later(self) -> None:
         self._released_at = self._clock.now()

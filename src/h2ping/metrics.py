@@ -207,8 +207,9 @@ class Metrics:
 
 
 _MEMORY: Final = (
-    ("h2ping_memory_limit_bytes", "gauge", "limit", "Limit over all bodies held; 0 is none."),
-    ("h2ping_memory_used_bytes", "gauge", "used", "Memory that bodies hold or have reserved."),
+    ("h2ping_memory_limit_bytes", "gauge", "limit", "Limit over bodies and unread responses; 0 is none."),
+    ("h2ping_memory_used_bytes", "gauge", "used", "Memory that they hold or have reserved."),
+    ("h2ping_memory_unread_bytes", "gauge", "unread", "Part of it: responses that clients do not read just now."),
     ("h2ping_memory_resident_bytes", "gauge", "resident", "Memory for bodies not given back to the system."),
     ("h2ping_memory_waiting_requests", "gauge", "waiting", "Requests that wait for memory."),
     (
@@ -218,6 +219,10 @@ _MEMORY: Final = (
     (
         "h2ping_body_copies_compressed_total", "counter", "copies_compressed",
         "Kept bodies compressed under memory pressure; their requests can be sent again.",
+    ),
+    (
+        "h2ping_readers_cut_off_total", "counter", "readers_cut_off",
+        "Clients cut off under memory pressure because they did not read their responses.",
     ),
 )  # fmt: skip
 

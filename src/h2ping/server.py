@@ -22,7 +22,7 @@ from h2ping.downstream.client import Client
 from h2ping.downstream.context import ClientContext
 from h2ping.downstream.protocol import make_client
 from h2ping.instance import Instance
-from h2ping.memory import Memory
+from h2ping.memory import Memory, share_of_bodies
 from h2ping.metrics import Metrics
 from h2ping.packing import zstd_packer
 from h2ping.upstream.connection import describe
@@ -185,7 +185,8 @@ class Server:
         self._clock = LoopClock(asyncio.get_running_loop())
         self._metrics = Metrics(__version__, IMPLEMENTATION)
         self._memory = Memory(
-            Arena(main.max_memory), self._clock, main.queue_timeout, keep=main.memory_pressure == "keep",
+            Arena(share_of_bodies(main.max_memory)), self._clock, main.queue_timeout,
+            keep=main.memory_pressure == "keep", limit=main.max_memory,
             packer=zstd_packer() if main.compress_waiting_bodies else None,
         )  # fmt: skip
         self._listeners: list[Listener] = []
@@ -311,12 +312,14 @@ def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> di
     now = clock.now()
     return {
         "memory": {
-            "limit": memory.arena.limit,
+            "limit": memory.limit,
             "used": memory.arena.used,
+            "unread": memory.unread,
             "resident": memory.arena.resident,
             "waiting": memory.waiting,
             "copies_given_up": memory.given_up,
             "copies_compressed": memory.packed,
+            "readers_cut_off": memory.cut_off,
         },
         "instances": [
             {

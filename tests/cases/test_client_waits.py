@@ -53,9 +53,9 @@ async def test_a_response_that_nobody_reads_ends_with_the_grace_and_is_counted(
 
 
 async def _full_memory(stage: Stage, proxy: Proxy, origin: Origin) -> Client:
-    """A request whose kept body fills 2 MiB and waits for its answer."""
+    """A request whose kept body fills what bodies have of 2 MiB, and waits for its answer."""
     client = await stage.client(proxy)
-    client.request("POST", "/full", bytes(1_900_000))
+    client.request("POST", "/full", bytes(1_750_000))
     await (await origin.request(1)).complete()
     return client
 

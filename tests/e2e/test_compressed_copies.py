@@ -55,7 +55,7 @@ async def test_many_whose_copies_fill_the_memory_are_all_sent_again_with_the_sam
     need_zstd()
     origin = await stage.origin()
     proxy = await stage.proxy(
-        origin, "--max-memory=2MiB", "--memory-pressure=keep", "--compress-waiting-bodies",
+        origin, "--max-memory=2400KiB", "--memory-pressure=keep", "--compress-waiting-bodies",
         "--admin-listen=127.0.0.1:0",
     )  # fmt: skip
     bodies = prompts(600_000, 8, 0.7)

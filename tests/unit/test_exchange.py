@@ -85,8 +85,9 @@ class FakePool:
 
 class FakeClient:
     def __init__(self) -> None:
-        self.will_close = self.write_paused = self.aborted = False
+        self.will_close = self.write_paused = self.aborted = self.dropped = False
         self.body: Any = None
+        self.owed: Any = None
         self.head = b""
         self.framing: headers.Framing | None = None
         self.data = b""
@@ -121,6 +122,9 @@ class FakeClient:
 
     def abort(self) -> None:
         self.aborted = True
+
+    def drop(self) -> None:
+        self.dropped = True
 
 
 class FakePacker:
@@ -434,14 +438,56 @@ def test_the_window_of_a_client_that_reads_grows_to_a_bound(make: Any) -> None:
     assert WireLimits().stream_window_bytes + w.stream.widened == WINDOW_MOST_BYTES
 
 
-def test_no_window_grows_while_memory_is_short(make: Any) -> None:
+def test_no_window_grows_while_other_clients_do_not_read(make: Any) -> None:
     w = make(memory=1 << 20)
+    w.memory.hold(object(), 100_000)
     exchange = w.start(method=b"GET")
     exchange.on_response(200, [], end=False)
-    w.arena.charge(600_000)
     for _ in range(100):
         exchange.on_data(memoryview(bytes(16384)))
     assert not hasattr(w.stream, "widened")
+
+
+def test_bodies_that_fill_the_memory_do_not_slow_responses_down(make: Any) -> None:
+    w = make(memory=1 << 20)
+    w.arena.charge((1 << 20) - w.arena.used)
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    for _ in range(100):
+        exchange.on_data(memoryview(bytes(16384)))
+    assert w.stream.widened > 0
+
+
+def test_a_client_that_does_not_read_loses_its_response_when_memory_is_used_up(make: Any) -> None:
+    w = make(memory=1 << 20)
+    used = w.arena.used
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    w.client.write_paused = True
+    while not w.client.dropped:
+        exchange.on_data(memoryview(bytes(16384)))
+        assert w.arena.used <= w.memory.limit
+    assert w.outcome() == "response-unread"
+    assert w.stream.resets == [CANCEL]
+    assert (w.arena.used, w.memory.unread) == (used, 0)
+    record = exchange.record(w.outcomes[0][1])
+    assert (record.status, record.processed) == (200, "maybe-processed")
+
+
+def test_a_client_is_dropped_that_does_not_read_the_end_of_a_response_either(make: Any) -> None:
+    """Its exchange was over before: there is no second outcome."""
+    w = make(memory=1 << 20)
+    used = w.arena.used
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [], end=False)
+    w.client.write_paused = True
+    exchange.on_data(memoryview(b"12345"))
+    exchange.on_end(None)
+    w.memory.hold(object(), (1 << 19) - 3)
+    assert w.client.dropped
+    assert (len(w.outcomes), w.outcome()) == (1, None)
+    exchange.on_client_gone()
+    assert w.arena.used - w.memory.unread == used
 
 
 def test_credit_for_a_whole_response_is_still_owed_until_the_client_took_it(make: Any) -> None:

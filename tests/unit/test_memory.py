@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.support.fake_clock import FakeClock
 
 from h2ping._fast.arena_py import Arena
-from h2ping.memory import PACK_LEAST_BYTES, PATIENCE, SET_ASIDE_BYTES, SPARE_BYTES, TRIM_DELAY, Memory
+from h2ping.memory import (
+    PACK_LEAST_BYTES,
+    PATIENCE,
+    SAY_AFTER,
+    SET_ASIDE_BYTES,
+    SPARE_BYTES,
+    TRIM_DELAY,
+    Memory,
+    share_of_bodies,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,9 +127,30 @@ class FakePacker:
         self.closed = True
 
 
-def make(limit: int, *, keep: bool = False) -> tuple[Any, FakeArena, FakeClock]:
-    clock, arena = FakeClock(), FakeArena(limit)
-    return Memory(cast("Any", arena), clock, 60.0, keep=keep), arena, clock
+class FakeReader:
+    """A response whose client does not read."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.held = 0
+        self.cut_off = False
+
+    def hold(self, size: int) -> None:
+        self.held += size
+        self.memory.hold(self, size)
+
+    def read(self) -> None:
+        held, self.held = self.held, 0
+        self.memory.let_go(self, held)
+
+    def on_unread_too_long(self) -> None:
+        self.cut_off = True
+        self.read()
+
+
+def make(limit: int, *, keep: bool = False, bodies: int | None = None) -> tuple[Any, FakeArena, FakeClock]:
+    clock, arena = FakeClock(), FakeArena(limit if bodies is None else bodies)
+    return Memory(cast("Any", arena), clock, 60.0, keep=keep, limit=limit), arena, clock
 
 
 def admit(memory: Memory, size: int | None, *, kept: bool = True) -> FakeExchange:
@@ -434,3 +464,98 @@ def test_the_packer_ends_with_the_memory() -> None:
     memory, _, packer, _ = make_packing(8)
     memory.close()
     assert packer.closed
+
+
+def test_an_eighth_of_the_limit_is_for_responses() -> None:
+    assert share_of_bodies(256 << 20) == 224 << 20
+    assert share_of_bodies(0) == 0
+
+
+def test_responses_that_nobody_reads_have_half_of_the_limit_and_the_longest_unread_goes_first() -> None:
+    memory, arena, _ = make(80, bodies=70)
+    readers = [FakeReader(memory) for _ in range(9)]
+    for reader in readers:
+        reader.hold(5)
+    assert [reader.cut_off for reader in readers] == [True] + 8 * [False]
+    assert (memory.unread, arena.used, memory.cut_off) == (40, 40, 1)
+    assert admit(memory, 30).body is not None
+
+
+def test_a_client_that_has_read_all_is_behind_the_others_when_it_stops_again() -> None:
+    memory, _, _ = make(80, bodies=70)
+    slow, stalled = FakeReader(memory), FakeReader(memory)
+    slow.hold(20)
+    stalled.hold(20)
+    slow.read()
+    slow.hold(20)
+    slow.hold(1)
+    assert (slow.cut_off, stalled.cut_off) == (False, True)
+
+
+def test_copies_go_before_clients_that_do_not_read() -> None:
+    memory, arena, _ = make(80, bodies=70)
+    upload = admit(memory, 70)
+    memory.on_sent_whole(upload)
+    reader = FakeReader(memory)
+    reader.hold(10)
+    assert not upload.gave_up
+    reader.hold(1)
+    assert (upload.gave_up, reader.cut_off) == (True, False)
+    assert arena.used == 11
+
+
+def test_beside_copies_that_are_to_be_kept_responses_have_their_share_alone() -> None:
+    memory, arena, _ = make(80, keep=True, bodies=70)
+    upload = admit(memory, 70)
+    memory.on_sent_whole(upload)
+    first, second = FakeReader(memory), FakeReader(memory)
+    first.hold(5)
+    second.hold(5)
+    assert not first.cut_off
+    second.hold(1)
+    assert (first.cut_off, second.cut_off, upload.gave_up) == (True, False, False)
+    assert arena.used == 76
+
+
+def test_a_reader_that_alone_is_too_much_is_cut_off_itself() -> None:
+    memory, arena, _ = make(80, bodies=70)
+    reader = FakeReader(memory)
+    reader.hold(1000)
+    assert (reader.cut_off, arena.used, memory.unread) == (True, 0, 0)
+
+
+def test_a_body_that_waits_gets_the_room_of_a_response_that_was_read() -> None:
+    memory, _, _ = make(80, bodies=70)
+    reader = FakeReader(memory)
+    reader.hold(40)
+    waiting = admit(memory, 60)
+    assert waiting.body is None
+    reader.read()
+    assert waiting.body is not None
+
+
+def test_without_a_limit_nobody_is_cut_off() -> None:
+    memory, arena, _ = make(0)
+    reader = FakeReader(memory)
+    reader.hold(1 << 40)
+    assert (reader.cut_off, arena.used) == (False, 1 << 40)
+
+
+def test_windows_grow_while_clients_read_what_they_get() -> None:
+    memory, _, _ = make(80, bodies=70)
+    reader = FakeReader(memory)
+    reader.hold(5)
+    assert memory.may_widen
+    reader.hold(1)
+    assert not memory.may_widen
+
+
+def test_one_line_says_how_many_clients_were_cut_off(monkeypatch: Any) -> None:
+    said: list[int] = []
+    monkeypatch.setattr("h2ping.log.readers_cut_off", said.append)
+    monkeypatch.setattr("h2ping.log.copies_given_up", lambda count: said.append(-count))
+    memory, _, clock = make(80, bodies=70)
+    for _ in range(10):
+        FakeReader(memory).hold(10)
+    clock.advance(SAY_AFTER)
+    assert said == [6]

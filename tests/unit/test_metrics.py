@@ -11,7 +11,8 @@ import pytest
 from h2ping.metrics import Histogram, Metrics
 
 STATE: dict[str, Any] = {
-    "memory": {"limit": 1024, "used": 512, "resident": 256, "waiting": 1, "copies_given_up": 2, "copies_compressed": 3},
+    "memory": {"limit": 1024, "used": 512, "resident": 256, "waiting": 1, "copies_given_up": 2, "copies_compressed": 3,
+               "unread": 128, "readers_cut_off": 4},
     "instances": [
         {
             "name": "judge", "clients": 3, "requests": 2, "waiting": 1, "dialled": 5, "dials_failed": 1,

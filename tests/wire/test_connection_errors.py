@@ -353,7 +353,7 @@ def test_our_preface_is_the_magic_settings_and_a_window(new_rig: Any) -> None:
     settings, window = rig.first
     assert (settings.kind, settings.flags) == (SETTINGS, 0)
     assert settings.settings[ENABLE_PUSH] == 0
-    assert settings.settings[INITIAL_WINDOW_SIZE] == 1_114_112
+    assert settings.settings[INITIAL_WINDOW_SIZE] == 131_072
     assert settings.settings[6] == 64 << 10
     assert settings.settings.get(MAX_FRAME_SIZE, 16_384) == 16_384
     assert (window.kind, window.stream, window.code) == (WINDOW_UPDATE, 0, (1 << 30) - 65_535)

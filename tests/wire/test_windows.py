@@ -470,8 +470,9 @@ def test_a_response_and_an_upload_do_not_wait_for_each_other(new_rig: Any) -> No
     assert rig.sent(RST_STREAM) == []
 
 
-def test_the_receive_buffer_holds_all_that_waits(rig: Rig) -> None:
+def test_the_receive_buffer_holds_all_that_waits(new_rig: Any) -> None:
     """Transports throw away at EOF what a read left behind: the end of a response, when the peer closes at once."""
+    rig = new_rig(WireLimits(stream_window_bytes=1 << 20)).start()
     for least in (0, 1, 100_000, 262_400, 100_000, 400_000):
         assert len(rig.wire.receive_buffer(least)) >= least
     ears = rig.open()

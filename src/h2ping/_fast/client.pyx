@@ -23,7 +23,7 @@ from h2ping.errors import BAD_REQUEST, BODY_TOO_LARGE, DownstreamError
 cdef enum:
     READ_BYTES = 131072         # several cells in one read: a system call costs more than a copy within the cache
     HEAD_READ_BYTES = 4096
-    PIPELINED_BYTES = 65536
+    PIPELINED_BYTES = 4096
     CHUNK_LINE_BYTES = 4096
     CHUNK_EXCESS_BYTES = 16384
     TRAILER_BYTES = 16384
@@ -116,7 +116,7 @@ cdef class ClientBytes:
     def get_buffer(self, Py_ssize_t sizehint):
         """Where the kernel writes next (asyncio.BufferedProtocol)."""
         cdef Py_ssize_t size
-        if self.mode == HEAD:
+        if self.mode == HEAD or self.mode == WAIT:
             return HEAD_VIEW
         if self.mode == LENGTH and self.held is None and self.body is not None and self.body.room(&size) != NULL:
             # Where all the rest has its room, it is read at once and copied into its cells.

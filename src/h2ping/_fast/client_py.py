@@ -49,7 +49,8 @@ UNTIL_CLOSE = 3
 READ_BYTES = 64 << 10
 HEAD_READ_BYTES = 4 << 10
 """Body bytes that come with a head are held outside the arena until memory is granted: they are kept few."""
-PIPELINED_BYTES = 64 << 10
+PIPELINED_BYTES = 4 << 10
+"""A client that is owed a response is read up to here: it is outside the arena too, and that for minutes."""
 CHUNK_LINE_BYTES = 4096
 """A chunk-size line with its extensions; nobody sends any."""
 CHUNK_EXCESS_BYTES = 16 << 10
@@ -186,7 +187,7 @@ class ClientBytes:
             view = self.body.writable()
             if view is not None:
                 return view[: self.remaining]
-        return _HEAD_VIEW if self.mode == HEAD else _SCRATCH_VIEW
+        return _HEAD_VIEW if self.mode in (HEAD, WAIT) else _SCRATCH_VIEW
 
     def buffer_updated(self, size: int) -> None:
         """`size` bytes were written to what `get_buffer` gave."""

@@ -31,6 +31,7 @@ cdef class MuxStream:
     cdef int64_t seen               # content bytes arrived
     cdef int64_t unconsumed         # content bytes the receiver has not credited
     cdef int64_t owed               # content bytes credited and not yet given to the peer's window
+    cdef int64_t window             # what the peer may send while nothing is credited
     cdef int64_t receive_window     # what the peer may still send
     cdef int64_t send_window        # what we may still send; negative after SETTINGS shrank it
     cdef int64_t sent               # body bytes made into frames

@@ -104,7 +104,8 @@ cdef enum:
     CUT_STREAMS = 1000              # a peer needs no longer than that many streams to hear of a reset
     STALE_STREAMS = 1000
     MOST_CONTROL_ROOM = 65536       # a buffer that a burst blew up is not kept
-    STREAM_SHARE = 4                # credit is collected to a quarter of a stream's window,
+    STREAM_SHARE = 4                # credit is collected to a quarter of a stream's window (of a small one to a half:
+    SMALL_SHARE = 65536             # a short answer costs no frame),
     CONNECTION_SHARE = 4            # and of the connection's; when less than that is left of the connection's,
     SHORT_SHARE = 16                # to a sixteenth of it, so that unread streams do not stall the others
 
@@ -189,6 +190,7 @@ cdef class MuxStream:
     def widen(self, uint32_t size):
         """See WireStream."""
         if not self.over and not self.complete and not self.mux.dead:
+            self.window += size
             self.receive_window += size
             self.mux.queue_frame4(WINDOW_UPDATE, self.id, size)
             self.mux.signal()
@@ -336,7 +338,7 @@ cdef class Mux:
         stream.id = self.next_id
         stream.head_request = is_head_request(fields)
         stream.expected = -1
-        stream.receive_window = self.stream_window_bytes
+        stream.window = stream.receive_window = self.stream_window_bytes
         stream.send_window = self.initial_send_window
         stream.receiver = receiver
         stream.body = body
@@ -1006,7 +1008,7 @@ cdef class Mux:
     cdef int credit_stream(self, MuxStream stream, int64_t size) except -1:
         if not stream.complete and not stream.over and not self.dead:
             stream.owed += size
-            if stream.owed >= self.stream_window_bytes // STREAM_SHARE:
+            if stream.owed >= max(stream.window // STREAM_SHARE, min(stream.window // 2, <int64_t>SMALL_SHARE)):
                 self.queue_frame4(WINDOW_UPDATE, stream.id, <uint32_t>stream.owed)
                 stream.receive_window += stream.owed
                 stream.owed = 0

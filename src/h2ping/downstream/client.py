@@ -416,6 +416,10 @@ class Client:
             self.owed = exchange
         ending.cut(self)
 
+    def drop(self) -> None:
+        """End the connection at the end of this turn of the loop, and forget what it did not take."""
+        self.context.call_soon(lambda: ending.drop(self))
+
     def _announced(self, head: bytes, lowered: bytes) -> bytes:
         """`head` with Date, and with the end of the connection announced where it will end."""
         more = b""

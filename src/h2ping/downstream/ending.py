@@ -118,6 +118,13 @@ def cut(client: Client) -> None:
     transport.close()
 
 
+def drop(client: Client) -> None:
+    """End it now: what the socket has not taken is forgotten."""
+    transport = client.octets.transport
+    if transport is not None:
+        transport.abort()
+
+
 def forget(client: Client) -> None:
     """Nobody reads any more; what was written already may still go."""
     octets = client.octets

@@ -79,7 +79,9 @@ def idle_close(settings: Settings) -> float:
 
 NEVER = 2**31
 """As a number of requests: more than there are stream ids."""
-UNREAD_RESPONSES = 256
+UNREAD_RESPONSES = 4096
+"""Half of the memory may be held by clients that do not read: several hundred of them fit, with the receive buffers
+that they keep beside their windows, before anybody is cut off."""
 SMALLEST_WINDOW_BYTES = 65_535
 """What RFC 9113 section 6.9.2 starts with; less would only cost round trips."""
 ENHANCE_YOUR_CALM = 0xB
@@ -129,7 +131,7 @@ class Slots:
 
 
 def first_window(max_memory: int) -> int:
-    """First receive window of a stream, in bytes: UNREAD_RESPONSES clients that never read fit the limit."""
+    """First receive window of a stream, in bytes: UNREAD_RESPONSES of them are the limit."""
     if not max_memory:
         return WireLimits.stream_window_bytes
     return min(WireLimits.stream_window_bytes, max(SMALLEST_WINDOW_BYTES, max_memory // UNREAD_RESPONSES))
