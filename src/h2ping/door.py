@@ -74,7 +74,7 @@ class Door:
         queue = self._socket
         if queue is None:
             return
-        guests = []
+        guests: list[socket.socket] = []
         with suppress(OSError):  # the queue is empty, or descriptors are short
             queue.setblocking(False)
             while len(guests) < self._backlog:  # who keeps coming does not keep it open

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import resource
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -70,6 +71,33 @@ class ReadyFile:
                 os.unlink(self._path)
         except OSError:
             pass  # gone already, or its folder is: nothing is left that says we are ready
+
+
+def forget_stale_ready_file(path: str) -> None:
+    """Take away what a process that is gone left behind: until we are ready it would say that we are.
+
+    In a container our own number may be that of the one before.
+    """
+    with suppress(OSError, ValueError):
+        with open(path, "rb") as file:
+            process = int(file.read(32))
+        try:
+            if process != os.getpid():
+                os.kill(process, 0)
+                return
+        except ProcessLookupError:
+            pass
+        os.unlink(path)
+
+
+def ignore_user_signals() -> None:
+    """SIGUSR1 and SIGUSR2 end a process by default. Slurm's --signal=USR1@60 goes to all of a step, and us it tells
+    nothing. By a handler: what we start gets the default back.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            loop.add_signal_handler(number, lambda: None)
 
 
 def notify(state: str) -> bool:

@@ -200,6 +200,9 @@ class Server:
         ready: lifecycle.ReadyFile | None = None
         watch: lifecycle.ParentWatch | None = None
         try:
+            lifecycle.ignore_user_signals()
+            if main.ready_file:
+                lifecycle.forget_stale_ready_file(main.ready_file)
             if main.exit_with_parent:
                 watch = lifecycle.exit_with_parent(self._on_parent_gone)
             self._listeners = [

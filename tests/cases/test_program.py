@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cases.timing import SOON
+from tests.cases.timing import ABSENCE, SOON
 from tests.support.bell import PATIENCE
 from tests.support.client import Client
 from tests.support.proxy import command_for, environment, run
@@ -60,6 +61,40 @@ async def test_it_runs_with_standard_streams_that_are_closed(
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_signal_that_is_for_others_ends_no_call(any_stage: Stage, workers: int) -> None:
+    """Slurm's --signal=USR1@60 reaches every process of a step; SIGUSR1 and SIGUSR2 end a process by default."""
+    origin = await any_stage.origin()
+    proxy = await any_stage.proxy(origin, f"--workers={workers}")
+    client = await any_stage.client(proxy)
+    client.request("POST", "/", b"judge")
+    request = await origin.request(1)
+    proxy.process.send_signal(signal.SIGUSR1)
+    proxy.process.send_signal(signal.SIGUSR2)
+    await client.silent(ABSENCE)
+    request.respond(200, b"ok")
+    assert (await client.response("POST")).body == b"ok"
+
+
+async def test_a_ready_file_of_a_process_that_is_gone_does_not_outlive_a_failed_start(tmp_path: Path) -> None:
+    """The contract: it never appears when the bind failed. After SIGKILL of the one before it was there already."""
+    ready = tmp_path / "ready"
+    gone = await asyncio.create_subprocess_exec("true")
+    await gone.wait()
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        flags = (
+            f"--listen=127.0.0.1:{held.getsockname()[1]}",
+            "--upstream=https://h",
+            f"--ready-file={ready}",
+        )
+        ready.write_text(f"{gone.pid}\n")
+        code, said = await run("h2ping", *flags, engine=ENGINE)
+        assert (code, "cannot bind" in said, ready.exists()) == (1, True, False)
+        ready.write_text(f"{os.getpid()}\n")
+        await run("h2ping", *flags, engine=ENGINE)
+        assert ready.exists(), "that of a process which runs is not ours to take"
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
