@@ -92,7 +92,7 @@ class Admin:
         if path == "/startup":
             return _probe(self._started, "started", "starting")
         if path in ("/readiness", "/ready"):
-            return _probe(self._ready, "ready", "stopping" if self._started else "starting")
+            return _probe(self._ready, "ready", "not ready" if self._started else "starting")
         if path in ("/liveness", "/live"):
             return _probe(True, "live", "")
         if path == "/metrics":

@@ -17,6 +17,7 @@ This module decides nothing: neither what is an error nor what is repeated.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import select
@@ -59,11 +60,15 @@ LONGEST_TRACEBACK_BYTES: Final = 16_000
 BACKLOG_LINES: Final = 2000
 
 
+_escape = codecs.getencoder("unicode_escape")
+"""Looked up in time: the first use of a codec opens its module, and lines are logged when descriptors have run out."""
+
+
 def safe(text: str | bytes, limit: int = LONGEST_TEXT) -> str:
     """Printable ASCII on one line, escaped and capped."""
     if isinstance(text, bytes):
         text = text[: limit + 1].decode("latin-1")
-    shown = text[: limit + 1].encode("unicode_escape").decode("ascii")
+    shown = _escape(text[: limit + 1])[0].decode("ascii")
     return shown if len(shown) <= limit else shown[: limit - 3] + "..."
 
 
@@ -389,13 +394,16 @@ def dial_failed(settings: Settings, error: UpstreamError, delay: float) -> None:
     )
 
 
-def worker_died(number: int, process: int, how: str, in_flight: int) -> None:
+def worker_died(number: int, process: int, how: str, in_flight: int, *, replacing: bool) -> None:
     requests = "1 request" if in_flight == 1 else f"{in_flight} requests"
-    _say(
-        logging.ERROR,
-        None,
-        f"worker {number} (process {process}) died: {how}; it had {requests}; replacing it",
-    )
+    text = f"worker {number} (process {process}) died: {how}; it had {requests}"
+    _say(logging.ERROR, None, f"{text}; replacing it" if replacing else text)
+
+
+def worker_not_started(number: int, error: OSError) -> None:
+    # uvloop tells nothing about a failed spawn but -1, and what it was is nearly always one of these.
+    text = f"worker {number} could not be started ({safe(str(error), 200)})"
+    _say(logging.ERROR, None, f"{text}: out of descriptors, processes or memory? trying again")
 
 
 def worker_replaced(number: int, process: int) -> None:

@@ -6,8 +6,8 @@ Theory of operation
    waiting connection with it.
 2. A worker is the whole proxy with its own pool and its share of the memory limit, of the connections and of the
    queue: what is set holds for all of them together.
-3. A worker that dies is replaced, at once the first time and after a growing delay if it dies again soon; the line
-   in the log says what it took with it.
+3. A worker that dies is replaced, at once the first time and after a growing delay if it dies again soon or cannot be
+   started; the line in the log says what it took with it. While none listens the probe says not ready.
 4. Signals, the ready file, systemd, probes and metrics are the parent's. A worker says on its standard output when
    it listens and, every second, its state and counts; what a dead worker had counted stays counted.
 5. Workers end with their parent, however it ends.
@@ -18,6 +18,7 @@ The settings come to a worker pickled on its standard input: parent and worker a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import pickle
 import signal
@@ -90,6 +91,7 @@ class Worker:
         """Read until it ends. Its exit code; a signal's number below 0."""
         while await self._read_line():
             pass
+        self.listens = False
         return await self.process.wait()
 
     async def _read_line(self) -> bool:
@@ -117,7 +119,8 @@ class Supervisor:
         self._sockets: list[socket.socket] = []
         self._workers: dict[int, Worker] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._admin: Admin | None = None
+        self._draining = asyncio.Event()
         self._stop = asyncio.Event()
         self._past: list[dict[str, Any]] = []
         """Counts of workers that died."""
@@ -126,7 +129,9 @@ class Supervisor:
     async def run(self) -> int:
         """Start, replace what dies, stop. The exit code."""
         main = self._main
-        admin = Admin(main.admin_listen, self, self.state) if main.admin_listen else None
+        if main.admin_listen:
+            self._admin = Admin(main.admin_listen, self, self.state)
+        admin = self._admin
         ready: lifecycle.ReadyFile | None = None
         watch: lifecycle.ParentWatch | None = None
         try:
@@ -209,28 +214,54 @@ class Supervisor:
         return worker
 
     async def _keep(self, worker: Worker) -> None:
-        """Replace the worker whenever it dies (rule 3)."""
+        """Replace the worker whenever it dies (rule 3), until a stop begins."""
         loop = asyncio.get_running_loop()
         delay = 0.0
         while True:
             begun = loop.time()
             code = await worker.follow()
-            if self._stopping:
+            stopping = self._draining.is_set()
+            if stopping and code == 0:
                 return
-            lost = worker.in_flight
-            log.worker_died(worker.number, worker.process.pid, how_it_ended(code), lost)
+            log.worker_died(
+                worker.number, worker.process.pid, how_it_ended(code), worker.in_flight,
+                replacing=not stopping,
+            )  # fmt: skip
             self._past.append(worker.counts)
-            worker.counts = {}
-            delay = 0.0 if loop.time() - begun > HEALTHY_AFTER else min(DELAY_MOST, delay * 2 or 0.1)
-            await asyncio.sleep(delay)
-            worker = await self._spawn(worker.number)
+            worker.state, worker.counts = {}, {}
+            if stopping:
+                return
+            self._tell_readiness()
+            delay = 0.0 if loop.time() - begun > HEALTHY_AFTER else longer(delay)
+            while not await self._replaced(worker.number, delay):
+                if self._draining.is_set():
+                    return
+                delay = longer(delay)
+            worker = self._workers[worker.number]
             if await worker.listen():
                 log.worker_replaced(worker.number, worker.process.pid)
+                self._tell_readiness()
+
+    async def _replaced(self, number: int, delay: float) -> bool:
+        """Whether there is a new worker after the delay."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._draining.wait(), delay)
+            return False
+        try:
+            await self._spawn(number)
+        except OSError as error:
+            log.worker_not_started(number, error)
+            return False
+        return True
+
+    def _tell_readiness(self) -> None:
+        if self._admin is not None and not self._draining.is_set():
+            self._admin.ready = any(worker.listens for worker in self._workers.values())
 
     async def _drain(self) -> None:
         in_flight = sum(worker.in_flight for worker in self._workers.values())
         log.draining(self._grace, in_flight)
-        self._stopping = True
+        self._draining.set()
         for sock in self._sockets:
             sock.close()
         self._tell_workers()
@@ -255,9 +286,15 @@ class Supervisor:
     def _on_parent_gone(self) -> None:
         log.warning("the parent process is gone")
         self._grace = 0.0
+        self._draining.set()
         for worker in self._workers.values():
             worker.send(signal.SIGKILL)
         self._stop.set()
+
+
+def longer(delay: float) -> float:
+    """The next delay, in seconds, until a worker is started again."""
+    return min(DELAY_MOST, delay * 2 or 0.1)
 
 
 def how_it_ended(code: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 from pathlib import Path
@@ -70,6 +71,10 @@ async def start(stage: Stage, behaviour: Any = answer_with_path, *flags: str) ->
     return await stage.proxy(origin, "-workers", "2", "-admin-listen", "127.0.0.1:0", *flags)
 
 
+async def think_for_ever(request: Request) -> None:
+    await asyncio.Event().wait()
+
+
 @linux
 async def test_workers_serve_one_address_and_their_counts_are_added(any_stage: Stage) -> None:
     proxy = await start(any_stage)
@@ -97,6 +102,75 @@ async def test_a_worker_that_dies_is_replaced_and_its_loss_is_reported(any_stage
     assert workers_of(proxy) == {int(line.partition("(process ")[2].rstrip(")")) for line in again}
     assert (await any_stage.ask(proxy, "GET", "/x")).status == 200
     assert await counted(admin) >= 1
+
+
+@linux
+async def test_a_worker_that_cannot_be_started_is_tried_again_and_readiness_tells(any_stage: Stage) -> None:
+    """While the parent has no descriptor left for a pipe to a new worker."""
+    proxy = await start(any_stage)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await admin_port(proxy))
+    assert (await visit(await admin_port(proxy), "/readiness")).status == 200
+    _, hard = limits = resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, (3, hard))
+    for victim in workers_of(proxy):
+        os.kill(victim, signal.SIGKILL)
+    for number in (1, 2):
+        await proxy.logged(f"worker {number} could not be started (")
+    writer.write(b"GET /readiness HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert (await reader.readline()).split()[1] == b"503"
+    writer.close()
+    await writer.wait_closed()
+    resource.prlimit(proxy.pid, resource.RLIMIT_NOFILE, limits)
+    for number in (1, 2):
+        await proxy.logged(f"worker {number} runs again (process ")
+    assert (await visit(await admin_port(proxy), "/readiness")).status == 200
+    assert (await any_stage.ask(proxy, "GET", "/x")).status == 200
+
+
+@linux
+async def test_a_worker_that_dies_while_the_others_drain_is_not_replaced(any_stage: Stage) -> None:
+    gate = asyncio.Event()
+
+    async def hold(request: Request) -> None:
+        await gate.wait()
+        request.respond(200, b"late")
+
+    proxy = await start(any_stage, hold)
+    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
+    await any_stage.origins[0].request(8)
+    os.kill(proxy.pid, signal.SIGTERM)
+    await proxy.logged("shutdown requested; draining")
+    victim = min(workers_of(proxy))
+    os.kill(victim, signal.SIGKILL)
+    assert not (await proxy.logged(f"(process {victim}) died: SIGKILL")).endswith("replacing it")
+    gate.set()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert await proxy.exited() == 0
+
+
+@linux
+async def test_a_second_signal_ends_all_workers_at_once(any_stage: Stage) -> None:
+    proxy = await start(any_stage, think_for_ever)
+    workers = workers_of(proxy)
+    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
+    await any_stage.origins[0].request(8)
+    os.kill(proxy.pid, signal.SIGTERM)
+    await proxy.logged("shutdown requested; draining")
+    os.kill(proxy.pid, signal.SIGTERM)
+    assert await proxy.exited() == 0
+    await gone(workers, ORPHAN_LIMIT)
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+@linux
+async def test_the_ready_file_holds_the_parent_while_workers_listen(any_stage: Stage, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    proxy = await start(any_stage, answer_with_path, "-ready-file", str(ready))
+    await admin_port(proxy)
+    assert int(ready.read_text(encoding="ascii")) == proxy.pid
+    os.kill(proxy.pid, signal.SIGTERM)
+    assert await proxy.exited() == 0
+    assert not ready.exists()
 
 
 @linux
