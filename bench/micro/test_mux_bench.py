@@ -47,6 +47,9 @@ class Silent:
     def ignore(self, *details: Any) -> None:
         """Every other call."""
 
+    def more_idle_frames(self) -> int:
+        return 1_000_000
+
     on_settings = on_ping_ack = on_goaway = on_stream_closed = on_output = ignore
     on_interim = on_response = on_end = on_failed = on_upload_done = ignore
 
@@ -61,7 +64,8 @@ class Peer:
         self.wire = new_wire(engine, self.receiver, WireLimits())
         self.wire.start()
         self.wire.receive(
-            self.frames.settings((INITIAL_WINDOW_SIZE, 2**31 - 1)) + self.frames.window(0, connection_window - 65_535)
+            self.frames.settings((INITIAL_WINDOW_SIZE, 2**31 - 1))
+            + self.frames.window(0, connection_window - 65_535)
         )
         self.wire.take_output()
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+TELL_AGAIN = 60.0
+"""Seconds between two log lines about pauses; h2ping_accept_pauses_total counts each."""
+
 
 class Door:
     """One listening socket and the clients inside."""
@@ -34,7 +37,10 @@ class Door:
         self._few_enough = most - max(1, most // 8)
         self._backlog = backlog
         self._inside = 0
-        self._told = False
+        self.pauses = 0
+        """How often it was shut for want of room."""
+        self._told = -TELL_AGAIN
+        """When a pause was last logged, by the loop's clock."""
         self._closed = False
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -56,11 +62,16 @@ class Door:
         if self._inside >= self._most and self._server is not None:
             self._server.close()
             self._server = None
-            if not self._told:
-                self._told = True
-                log.warning(
-                    f"{self._inside} clients: more wait until some leave, for want of descriptors (ulimit -n)"
-                )
+            self.pauses += 1
+            self._tell(asyncio.get_running_loop().time())
+
+    def _tell(self, now: float) -> None:
+        if now - self._told >= TELL_AGAIN:
+            self._told = now
+            log.warning(
+                f"{self._inside} clients: more wait until some leave, for want of descriptors (ulimit -n); "
+                f"pause {self.pauses}"
+            )
 
     def left(self) -> None:
         """A client is gone."""

@@ -103,6 +103,11 @@ BODY_TIMEOUT = _cause(
     "The client sent nothing of its request's body for -client-idle-timeout.",
     "Look for a stalled client; raise -client-idle-timeout if it may pause that long.",
 )  # fmt: skip
+READER_TIMEOUT = _cause(
+    "reader-timeout", 408,
+    "The client read nothing of its response for -client-idle-timeout, so the response was cut. Never written.",
+    "Look for a stalled client; raise -client-idle-timeout if it may pause that long.",
+)  # fmt: skip
 CLIENT_GONE = _cause(
     "client-gone", 499,
     "The client closed its connection before the response was complete. Never written to a socket.",

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from h2ping._fast.arena_py import Body
     from h2ping.clock import Timer
     from h2ping.downstream.client import Client
+    from h2ping.errors import Cause
     from h2ping.headers import Request
     from h2ping.instance import Instance
     from h2ping.upstream.connection import Connection
@@ -374,14 +375,14 @@ class Exchange:
         self.status = self.status or error.cause.status
         self._finish(error)
 
-    def on_client_gone(self) -> None:
+    def on_client_gone(self, cause: Cause = CLIENT_GONE) -> None:
         """The client's connection ended before the response did, or before it was read."""
         self._give_credit()
         if self.phase is Phase.DONE:
             return
         self._leave_stream()
         self.phase = Phase.DONE
-        self._finish(DownstreamError(CLIENT_GONE))
+        self._finish(DownstreamError(cause))
 
     def cut(self) -> None:
         """The grace of the shutdown ran out."""

@@ -236,6 +236,13 @@ def room_for_clients(connections: int) -> int:
     return max(soft - connections - SPARE_DESCRIPTORS, soft // 2)
 
 
+def leave_no_core() -> None:
+    """No core dump of a process that holds keys and prompts. The soft limit only, so that an operator who wants one
+    can say so while it runs (`prlimit --core=unlimited --pid`); debuggers and profilers can still attach."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
 def raise_file_limit() -> int:
     """Allow as many open files as the hard limit does: each client and connection is one. The new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

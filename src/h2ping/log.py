@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from h2ping.errors import (
     CAUSES,
     CLIENT_GONE,
+    CONNECTION_LOST,
     DRAINING,
     INTERNAL,
     MEMORY_TIMEOUT,
@@ -382,6 +383,15 @@ def calm_down(settings: Settings, connection_id: int | str, interval: float) -> 
     """The upstream closed with ENHANCE_YOUR_CALM: our PINGs may be what it does not like."""
     text = f"upstream sent ENHANCE_YOUR_CALM on connection {connection_id}"
     _say(logging.WARNING, settings, f"{text}; the PING interval is now {format_duration(interval)}")
+
+
+def connection_lost(settings: Settings, connection_id: int | str, error: UpstreamError) -> None:
+    """Its requests have lines of their own; a fault is told all the same, there may have been none."""
+    level = logging.DEBUG if error.cause is CONNECTION_LOST else logging.WARNING
+    text = (
+        f"lost connection {connection_id} to {settings.upstream}: {error.cause.token}: {safe(error.detail)}"
+    )
+    _say(level, settings, text)
 
 
 def dial_failed(settings: Settings, error: UpstreamError, delay: float) -> None:

@@ -13,9 +13,11 @@ cdef class InstanceMetrics:
     cdef readonly dict requests
     cdef readonly dict failures
     cdef readonly dict resends
+    cdef readonly dict connections_lost
     cdef readonly Histogram durations
     cdef readonly Histogram round_trips
 
     cpdef finished(self, status, cause, double elapsed)
     cpdef retried(self, cause)
+    cpdef connection_lost(self, cause)
     cpdef round_trip(self, double seconds)

@@ -86,13 +86,14 @@ class Histogram:
 class InstanceMetrics:
     """What one instance counts."""
 
-    __slots__ = ("durations", "failures", "name", "requests", "resends", "round_trips")
+    __slots__ = ("connections_lost", "durations", "failures", "name", "requests", "resends", "round_trips")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.requests: dict[int, int] = {}
         self.failures: dict[str, int] = {}
         self.resends: dict[str, int] = {}
+        self.connections_lost: dict[str, int] = {}
         self.durations = Histogram(DURATION_BUCKETS)
         self.round_trips = Histogram(ROUND_TRIP_BUCKETS)
 
@@ -102,6 +103,7 @@ class InstanceMetrics:
             "requests": self.requests,
             "failures": self.failures,
             "resends": self.resends,
+            "connections_lost": self.connections_lost,
             "durations": self.durations.dump(),
             "round_trips": self.round_trips.dump(),
         }
@@ -110,8 +112,9 @@ class InstanceMetrics:
         """Count what another process counted."""
         for status, count in dump["requests"].items():
             self.requests[int(status)] = self.requests.get(int(status), 0) + count
-        for mine, theirs in ((self.failures, dump["failures"]), (self.resends, dump["resends"])):
-            for cause, count in theirs.items():
+        for column in ("failures", "resends", "connections_lost"):
+            mine = getattr(self, column)
+            for cause, count in dump[column].items():
                 mine[cause] = mine.get(cause, 0) + count
         self.durations.add(dump["durations"])
         self.round_trips.add(dump["round_trips"])
@@ -127,6 +130,10 @@ class InstanceMetrics:
     def retried(self, cause: str) -> None:
         """A request is sent again because of `cause`."""
         self.resends[cause] = self.resends.get(cause, 0) + 1
+
+    def connection_lost(self, cause: str) -> None:
+        """A connection to the upstream that was in use ended because of `cause`."""
+        self.connections_lost[cause] = self.connections_lost.get(cause, 0) + 1
 
     def round_trip(self, seconds: float) -> None:
         """A PING came back."""
@@ -186,6 +193,11 @@ class Metrics:
                 "failures",
             ),
             ("h2ping_request_resends_total", "Requests that were sent again, by cause.", "resends"),
+            (
+                "h2ping_upstream_connections_lost_total",
+                "Connections to the upstream that broke, with or without requests, by cause.",
+                "connections_lost",
+            ),
         ):
             _family(
                 lines, name, "counter", text,
@@ -236,6 +248,12 @@ _INSTANCE: Final = (
         "counter",
         "dials_failed",
         "Connections to the upstream that failed to open.",
+    ),
+    (
+        "h2ping_accept_pauses_total",
+        "counter",
+        "accept_pauses",
+        "Times that clients had to wait outside for want of descriptors.",
     ),
 )
 

@@ -63,6 +63,7 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run `work` to its end on a uvloop of its own."""
     import uvloop
 
+    lifecycle.leave_no_core()
     lifecycle.raise_file_limit()
     loop = uvloop.new_event_loop()
     try:
@@ -334,6 +335,7 @@ def state(listeners: Sequence[Listener], memory: Memory, clock: LoopClock) -> di
                 "waiting": listener.instance.pool.waiting,
                 "dialled": listener.instance.pool.dialled,
                 "dials_failed": listener.instance.pool.dials_failed,
+                "accept_pauses": listener.context.door.pauses if listener.context.door is not None else 0,
                 "connections": [
                     describe(connection, now) for connection in listener.instance.pool.connections
                 ],

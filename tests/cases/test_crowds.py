@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import resource
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ async def test_running_out_of_descriptors_makes_newcomers_wait(stage: Stage) -> 
     assert (await first.ask("POST", "/", b"before")).body == b"before"
     crowd = [await stage.client(proxy) for _ in range(200)]
     await proxy.logged("for want of descriptors")
+    assert proxy.matching("for want of descriptors (ulimit -n); pause 1")
     for client in crowd:
         client.request("POST", "/", b"crowd")
     assert (await first.ask("POST", "/", b"amid")).body == b"amid"
@@ -55,6 +57,10 @@ async def test_running_out_of_descriptors_makes_newcomers_wait(stage: Stage) -> 
         await client.gone()
     late = await stage.client(proxy)
     assert (await late.ask("POST", "/", b"late")).body == b"late"
+    pauses = re.search(r'h2ping_accept_pauses_total\{instance=""\} (\d+)', await proxy.page("/metrics"))
+    assert pauses is not None
+    assert int(pauses[1]) >= 1
+    assert len(proxy.matching("for want of descriptors")) == 1, "one line a minute"
 
 
 async def test_a_head_that_never_ends_is_given_up(stage: Stage) -> None:
@@ -145,7 +151,10 @@ async def test_fifty_readers_that_stall_do_not_stop_the_rest(stage: Stage) -> No
 async def test_a_flood_of_connects_leaves_the_process_well(stage: Stage) -> None:
     """Connect and leave, a thousand times; descriptors come back."""
     origin = await stage.origin(_echo)
-    proxy = await stage.proxy(origin)
+    proxy = await stage.proxy(origin, "--max-conns=1")
+    steady = await stage.client(proxy)
+    await steady.ask("POST", "/", b"before")
+    before = proxy.descriptors()
     for _ in range(20):
         batch = await asyncio.gather(*(Client.connect(proxy.port) for _ in range(50)))
         for number, client in enumerate(batch):
@@ -154,8 +163,11 @@ async def test_a_flood_of_connects_leaves_the_process_well(stage: Stage) -> None
             client.rst()
         for client in batch:
             await client.gone()
-    response = await stage.ask(proxy, "POST", "/", b"fine")
-    assert response.body == b"fine"
+    for _ in range(100):  # the last of them may not be noticed yet
+        assert (await steady.ask("POST", "/", b"fine")).body == b"fine"
+        if proxy.descriptors() <= before:
+            break
+    assert proxy.descriptors() <= before
     assert all(request.reset_code in (None, Code.CANCEL) for request in origin.requests)
 
 
@@ -195,3 +207,23 @@ async def test_more_bodies_than_memory_are_all_answered(stage: Stage, pressure: 
 
 async def _echo_hash(request: Request) -> None:
     request.respond(200, b"%d" % len(await request.complete(60)))
+
+
+async def test_a_client_that_reads_nothing_is_recorded_as_such(stage: Stage) -> None:
+    """It has not closed its connection: reader-timeout, with its log line and its metric."""
+
+    async def large(request: Request) -> None:
+        request.head(200)
+        await request.pour(bytes(8 << 20))
+
+    origin = await stage.origin(large)
+    origin.tolerated = True
+    proxy = await stage.proxy(origin, "--client-idle-timeout=500ms", "--admin-listen=127.0.0.1:0")
+    client = await stage.client(proxy, receive_buffer_bytes=8192)
+    client.request("GET", "/")
+    assert (await client.head()).status == 200
+    assert "client error: GET /: reader-timeout" in await proxy.logged("reader-timeout")
+    assert await (await origin.request(1)).was_reset() == Code.CANCEL
+    failed = 'h2ping_request_failures_total{instance="",cause="reader-timeout"} 1'
+    assert failed in await proxy.page("/metrics")
+    assert not proxy.matching("client-gone")

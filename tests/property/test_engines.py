@@ -36,7 +36,7 @@ LIMITS = WireLimits(
     max_field_section_bytes=2_000,
     max_continuations=3,
     max_interim=2,
-    max_control_frames=20,
+    max_idle_frames=20,
     max_queued_control_bytes=400,
 )
 

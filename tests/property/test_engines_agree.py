@@ -31,7 +31,7 @@ LIMITS = WireLimits(
     max_field_section_bytes=4096,
     max_continuations=4,
     max_interim=3,
-    max_control_frames=40,
+    max_idle_frames=40,
     max_queued_control_bytes=400,
 )
 NAMES = ("server", "x-id", "content-type", "set-cookie", "X-Upper", "", "connection", "te", "sp ace")

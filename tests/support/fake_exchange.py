@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from h2ping import headers
+from h2ping.errors import CLIENT_GONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from h2ping.downstream.client import Client
-    from h2ping.errors import DownstreamError
+    from h2ping.errors import Cause, DownstreamError
     from h2ping.headers import Fields, Request
 
 
@@ -28,6 +29,7 @@ class FakeExchange:
         self.heard: list[str] = []
         self.trailers: Fields | None = None
         self.error: DownstreamError | None = None
+        self.gone_for: Cause | None = None
         self.body: Any = None
         self.bytes = b""
         """The body, taken out of the arena when it is complete."""
@@ -73,7 +75,8 @@ class FakeExchange:
         self.heard.append("error")
         self.error = error
 
-    def on_client_gone(self) -> None:
+    def on_client_gone(self, cause: Cause = CLIENT_GONE) -> None:
+        self.gone_for = cause
         self.heard.append("gone")
         self.on_event("gone")
 

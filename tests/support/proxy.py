@@ -51,8 +51,10 @@ class Proxy:
 
     def __init__(
         self, *flags: str, program: str = "h2ping", engine: str = "c", env: dict[str, str] | None = None,
-        ready_file: Path | None = None, file_limit: int = 0,
+        ready_file: Path | None = None, file_limit: int = 0, folder: Path | None = None,
     ) -> None:  # fmt: skip
+        self.folder = folder
+        """Where it runs; None: where the tests do."""
         self.flags = [*flags, *([f"--ready-file={ready_file}"] if ready_file else [])]
         self.program = program
         self.ready_file = ready_file
@@ -89,6 +91,7 @@ class Proxy:
         self._process = await asyncio.create_subprocess_exec(
             *limit, *command_for(self.program), *self.flags, env=self.env, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, limit=1 << 20,
+            cwd=self.folder,
         )  # fmt: skip
         self._reader = asyncio.ensure_future(self._read())
 
@@ -198,6 +201,13 @@ class Proxy:
     def _ps(self, what: str) -> str:
         done = subprocess.run(["ps", "-o", f"{what}=", "-p", str(self.pid)], capture_output=True, text=True)
         return done.stdout.strip()
+
+    def descriptors(self) -> int:
+        """Open files."""
+        folder = Path(f"/proc/{self.pid}/fd")
+        if folder.exists():
+            return len(list(folder.iterdir()))
+        return len(subprocess.run(["lsof", "-p", str(self.pid)], capture_output=True).stdout.splitlines())
 
     def resident_bytes(self) -> int:
         """0 under sanitizers, whose shadow would be counted too: the flood is played, its memory is not judged."""

@@ -118,6 +118,13 @@ class Rig:
     def on_settings(self) -> None:
         self._told("settings")
 
+    more_frames = 0
+    """What time has brought to limits.max_idle_frames since the Wire last asked."""
+
+    def more_idle_frames(self) -> int:
+        more, self.more_frames = self.more_frames, 0
+        return more
+
     def on_ping_ack(self, payload: Any) -> None:
         self._told("ping_ack", bytes(payload))
 

@@ -10,7 +10,7 @@ from tests.support.client_bench import Bench
 
 from h2ping import headers
 from h2ping._fast import client_py
-from h2ping.errors import DownstreamError, UpstreamError
+from h2ping.errors import READER_TIMEOUT, DownstreamError, UpstreamError
 from h2ping.headers import Framing
 
 if TYPE_CHECKING:
@@ -701,6 +701,7 @@ def test_a_reader_that_stalls_is_dropped_and_a_slow_one_is_not(bench: Bench) -> 
         assert not connection.transport.closed
     bench.clock.advance(76)
     assert connection.transport.aborted
+    assert bench.exchange.gone_for is READER_TIMEOUT
 
 
 def test_a_request_that_waits_for_its_answer_has_no_deadline(bench: Bench) -> None:

@@ -16,6 +16,7 @@ STATE: dict[str, Any] = {
     "instances": [
         {
             "name": "judge", "clients": 3, "requests": 2, "waiting": 1, "dialled": 5, "dials_failed": 1,
+            "accept_pauses": 3,
             "connections": [{"id": 1, "streams": 2}, {"id": 2, "streams": 0}],
         }
     ],
@@ -32,6 +33,7 @@ def rendered() -> tuple[Metrics, str]:
     judge.finished(499, "client-gone", 30.0)
     judge.finished(None, "shutdown-grace", 1.0)
     judge.retried("goaway-refused")
+    judge.connection_lost("flood")
     judge.round_trip(0.02)
     return metrics, metrics.render(STATE)
 
@@ -45,6 +47,8 @@ def rendered() -> tuple[Metrics, str]:
         'h2ping_requests_total{instance="judge",status="0"} 1',
         'h2ping_request_failures_total{instance="judge",cause="client-gone"} 1',
         'h2ping_request_resends_total{instance="judge",cause="goaway-refused"} 1',
+        'h2ping_upstream_connections_lost_total{instance="judge",cause="flood"} 1',
+        'h2ping_accept_pauses_total{instance="judge"} 3',
         'h2ping_request_duration_seconds_bucket{instance="judge",le="0.5"} 1',
         'h2ping_request_duration_seconds_bucket{instance="judge",le="340"} 4',
         'h2ping_request_duration_seconds_bucket{instance="judge",le="+Inf"} 4',

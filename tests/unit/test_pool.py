@@ -26,6 +26,7 @@ class FakeConnection:
         self.load = self.requests = 0
         self.load_slot = -1
         self.lost = self.retired = False
+        self.failure: object = None
         self.late = False
 
     @property
@@ -76,8 +77,9 @@ class World:
 
     def __init__(self, **settings: str) -> None:
         self.clock = FakeClock()
+        self.lost_to: list[str] = []
         self.settings = config.parse({"upstream": "https://judge.example", "max_conn_age": "0", **settings})
-        self.pool = Pool(self.settings, None, self.clock, lambda seconds: None)  # type: ignore[arg-type]
+        self.pool = Pool(self.settings, None, self.clock, lambda _: None, self.lost_to.append)  # type: ignore[arg-type]
         self.dials: list[asyncio.Future[FakeConnection]] = []
         self.served: list[FakeWaiter] = []
         self.ident = 0

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from h2ping.errors import FLOOD
+from h2ping.errors import FLOOD, RESPONSE_HEAD_TOO_LARGE, UpstreamError
 from h2ping.upstream.wire import WireLimits
-from tests.support.frames import ENHANCE_YOUR_CALM, FrameFactory, frame
+from tests.support.frames import ENHANCE_YOUR_CALM, HEADERS, FrameFactory, frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,35 +32,130 @@ FLOODS: list[tuple[str, Callable[[FrameFactory], bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("script", [case[1] for case in FLOODS], ids=[case[0] for case in FLOODS])
-def test_frames_that_move_nothing_on_are_counted(rig: Rig, script: Callable[[FrameFactory], bytes]) -> None:
-    """CVE-2019-9511 to 9518 and their kin, case ping-settings-flood."""
+BUDGET = 200
+
+
+@pytest.fixture
+def frugal(new_rig: Any) -> Rig:
+    """A rig that bears BUDGET frames which move nothing on."""
+    rig: Rig = new_rig(WireLimits(max_idle_frames=BUDGET)).start()
+    return rig
+
+
+def _two_streams(rig: Rig) -> None:
+    """One whose response has begun, one that we reset."""
     rig.open()
     rig.open().stream.reset(8)
     rig.serve(rig.peer.response(1))
     rig.sent()
-    rig.serve(script(rig.peer) * 1000)
-    error, code = rig.fault(script(rig.peer) * 2)
+
+
+@pytest.mark.parametrize("script", [case[1] for case in FLOODS], ids=[case[0] for case in FLOODS])
+def test_frames_that_move_nothing_on_are_counted_however_they_are_paced(
+    frugal: Rig, script: Callable[[FrameFactory], bytes]
+) -> None:
+    """CVE-2019-9511 to 9518 and their kin, case ping-settings-flood: our output is taken after every ten."""
+    rig = frugal
+    _two_streams(rig)
+    for _ in range(BUDGET // 10):
+        rig.serve(script(rig.peer) * 10)
+        rig.sent()
+    error, code = rig.fault(script(rig.peer) * 100)
     assert (error.cause, code) == (FLOOD, ENHANCE_YOUR_CALM)
 
 
 @pytest.mark.parametrize("script", [case[1] for case in FLOODS], ids=[case[0] for case in FLOODS])
-def test_they_are_not_counted_for_ever(rig: Rig, script: Callable[[FrameFactory], bytes]) -> None:
-    """A connection that lives for days sees many: progress and every flush start the count over."""
-    ears = rig.open()
-    rig.open().stream.reset(8)
-    rig.serve(rig.peer.response(1))
-    for _ in range(3):
-        rig.serve(script(rig.peer) * 900)
+def test_time_allows_more_of_them(frugal: Rig, script: Callable[[FrameFactory], bytes]) -> None:
+    """A connection that lives for days sees many PINGs and WINDOW_UPDATEs, and little else at night."""
+    rig = frugal
+    _two_streams(rig)
+    for _ in range(10 * BUDGET // 10):
+        rig.more_frames = 20
+        rig.serve(script(rig.peer) * 10)
         rig.sent()
-        rig.serve(script(rig.peer) * 900)
-        rig.serve(rig.peer.data(1, b"x"))
-    rig.serve(rig.peer.data(1, end=True))
-    assert ears.calls == ["response", "end"]
+    assert rig.wire.can_open
+
+
+def test_bytes_of_a_body_allow_more_of_them(frugal: Rig) -> None:
+    """A PING and a WINDOW_UPDATE with each 16 KiB, for as long as they flow."""
+    rig = frugal
+    ears = rig.open()
+    rig.serve(rig.peer.response(1))
+    for _ in range(BUDGET):
+        rig.serve(rig.peer.ping() * 2, rig.peer.window(0, 16_384), rig.peer.data(1, bytes(16_384)))
+        ears.stream.credit(16_384)
+        rig.sent()
+    assert ears.calls == ["response"]
+
+
+def test_requests_allow_more_of_them(frugal: Rig) -> None:
+    """Small requests with small answers, each with its share of control frames."""
+    rig = frugal
+    for number in range(BUDGET):
+        rig.open()
+        stream = 2 * number + 1
+        rig.serve(rig.peer.ping(), rig.peer.window(0, 1), rig.peer.window(stream, 1))
+        rig.serve(rig.peer.response(stream, end=True), rig.peer.reset(stream, 0))
+        rig.sent()
+    assert rig.wire.can_open
+
+
+def test_what_bodies_allow_is_not_saved_up(frugal: Rig) -> None:
+    """Megabytes that were sent are no licence for a flood afterwards."""
+    rig = frugal
+    ears = rig.open()
+    rig.serve(rig.peer.response(1))
+    for _ in range(8):
+        rig.serve(rig.peer.data(1, bytes(16_384)) * 16)
+        ears.stream.credit(16 * 16_384)
+    rig.sent()
+    for _ in range(BUDGET // 10):
+        rig.serve(rig.peer.settings() * 10)
+        rig.sent()
+    assert rig.fault(rig.peer.settings() * 20)[0].cause is FLOOD
+
+
+def test_data_that_dribbles_is_counted(frugal: Rig) -> None:
+    """CVE-2019-9511: a byte a frame."""
+    rig = frugal
+    rig.open()
+    rig.serve(rig.peer.response(1))
+    error, code = rig.fault(rig.peer.data(1, b"x") * 2000)
+    assert (error.cause, code) == (FLOOD, ENHANCE_YOUR_CALM)
+
+
+def test_windows_that_dribble_are_counted(frugal: Rig) -> None:
+    """CVE-2019-9511 and 9517: our upload may go byte by byte. What opens within one turn leaves as one frame."""
+    rig = frugal
+    rig.open(rig.body(bytes(80_000)))
+    rig.sent()
+    rig.serve(rig.peer.window(0, 65_535), rig.peer.window(1, 1) * 100)
+    assert [len(frame.payload) for frame in rig.sent()] == [100]
+
+    def dribble() -> None:
+        for _ in range(2 * BUDGET):
+            rig.serve(rig.peer.window(1, 1))
+            rig.sent()
+
+    with pytest.raises(UpstreamError) as raised:
+        dribble()
+    assert raised.value.cause is FLOOD
+
+
+def test_events_of_one_token_on_200_streams_are_no_flood(rig: Rig) -> None:
+    """Each event in a frame of its own, the shortest there is, with no time to help: an hour of them is 14 million."""
+    ears = [rig.open() for _ in range(200)]
+    rig.sent()
+    rig.serve(*(rig.peer.response(2 * number + 1) for number in range(200)))
+    turn = b"".join(rig.peer.data(2 * number + 1, b"data:x\n\n") for number in range(200))
+    for _ in range(100):
+        rig.serve(turn)
+    assert all(each.calls == ["response"] for each in ears)
 
 
 def test_answers_the_peer_does_not_read_are_bounded(rig: Rig) -> None:
     """Case ping-settings-flood: the transport is full, and stays it; queued answers stay below 64 KiB."""
+    rig.more_frames = 10_000
     rig.wire.hold_data(True)
     for _ in range(7):
         rig.serve(rig.peer.ping() * 500)
@@ -71,6 +166,7 @@ def test_answers_the_peer_does_not_read_are_bounded(rig: Rig) -> None:
 
 def test_answers_the_peer_reads_are_not_counted(rig: Rig) -> None:
     for _ in range(20):
+        rig.more_frames = 500
         rig.serve(rig.peer.ping() * 500)
         assert len(rig.sent()) == 500
     assert rig.wire.can_open
@@ -78,6 +174,7 @@ def test_answers_the_peer_reads_are_not_counted(rig: Rig) -> None:
 
 def test_a_transport_that_was_full_for_a_while_starts_the_count_over(rig: Rig) -> None:
     for _ in range(20):
+        rig.more_frames = 500
         rig.wire.hold_data(True)
         rig.serve(rig.peer.ping() * 500)
         rig.sent()
@@ -130,3 +227,26 @@ def test_room_made_for_a_large_read_is_let_go_after_it(rig: Rig) -> None:
     rig.wire.receive_buffer(1 << 20)[: len(answer)] = answer
     rig.wire.received(len(answer))
     assert len(rig.wire.receive_buffer()) < 1 << 20
+
+
+def test_a_block_that_expands_costs_its_stream_and_no_more_than_its_bytes(rig: Rig) -> None:
+    """The HPACK bomb (RFC 7541 section 7.3): one entry of 4,000 bytes, named a thousand times in each of many blocks.
+
+    A table's entry is held by reference, and nothing is kept past SETTINGS_MAX_HEADER_LIST_SIZE, so that work and
+    memory grow with the bytes that came, not with what they stand for: 400 MB here.
+    """
+    rig.open()
+    long_field = b"\x88\x40\x01a" + b"\x7f\xa1\x1e" + b"b" * 4000
+    rig.serve(frame(HEADERS, 0x4, 1, long_field))
+    for number in range(100):
+        ears = rig.open()
+        rig.serve(frame(HEADERS, 0x4, 2 * number + 3, b"\x88" + b"\xbe" * 1000))
+        assert ears.failure.cause is RESPONSE_HEAD_TOO_LARGE
+        rig.sent()
+    assert rig.wire.can_open
+
+
+def test_blocks_for_nobody_are_counted(rig: Rig) -> None:
+    """Each of them may expand."""
+    rig.open().stream.reset(8)
+    assert rig.fault(rig.peer.headers(1, (":status", "200")) * 5000)[0].cause is FLOOD

@@ -87,14 +87,16 @@ cdef class Mux:
     cdef bint acknowledged          # the peer has our SETTINGS, so it knows that it may not push
     cdef int64_t continuations
     cdef Decoder decoder
-    cdef int64_t calls              # frames that moved nothing on
+    cdef int64_t patience           # what is left of limits.max_idle_frames, in bytes
     cdef int64_t answered           # bytes of answers since our output was last taken
     # --- in: windows
     cdef int64_t receive_window
     cdef int64_t owed
     cdef int64_t stream_window_bytes
     cdef int64_t connection_window_bytes
-    cdef int64_t max_control_frames
+    cdef int64_t frame_worth        # of limits.max_idle_frames, in bytes: what a frame takes,
+    cdef int64_t stream_worth       # what a request brings and adds to the most,
+    cdef int64_t most_patience      # the most without any
     cdef int64_t max_queued_control_bytes
     cdef int64_t max_continuations
     cdef int64_t max_field_block_bytes
@@ -135,7 +137,7 @@ cdef class Mux:
     cdef int receive_goaway(self, const uint8_t* payload) except -1
     cdef int receive_window_update(self, const uint8_t* payload) except -1
     cdef int tell_h2(self, const uint8_t* payload) except -1
-    cdef int count_call(self) except -1
+    cdef int count_frame(self, int64_t size) except -1
     cdef int count_answer(self, int64_t size) except -1
     cdef MuxStream find(self)
     cdef int answer_closed(self) except -1

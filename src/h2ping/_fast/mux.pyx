@@ -241,7 +241,9 @@ cdef class Mux:
         self.max_streams = NO_LIMIT
         self.stream_window_bytes = limits.stream_window_bytes
         self.connection_window_bytes = max(<int64_t>limits.connection_window_bytes, DEFAULT_WINDOW)
-        self.max_control_frames = limits.max_control_frames
+        self.frame_worth = limits.frame_worth_bytes
+        self.stream_worth = limits.frames_a_stream * limits.frame_worth_bytes
+        self.most_patience = self.patience = limits.max_idle_frames * limits.frame_worth_bytes
         self.max_queued_control_bytes = limits.max_queued_control_bytes
         self.max_continuations = limits.max_continuations
         self.max_field_block_bytes = limits.max_field_block_bytes
@@ -354,6 +356,7 @@ cdef class Mux:
         self.next_id += 2
         self.streams[stream.id] = stream
         self.open_streams += 1
+        self.patience += self.stream_worth
         if body is not None:
             self.consider(stream)
         self.signal()
@@ -508,11 +511,14 @@ cdef class Mux:
         self.content_left = 0
         return 0
 
-    cdef int count_call(self) except -1:
-        """One more frame that moved no response on."""
-        self.calls += 1
-        if self.calls > self.max_control_frames:
-            raise connection_fault(CODE_ENHANCE_YOUR_CALM, "frames that carry nothing", FLOOD)
+    cdef int count_frame(self, int64_t size) except -1:
+        """One more frame of the peer, with `size` bytes of a body (limits.max_idle_frames)."""
+        cdef int64_t most = self.most_patience + self.stream_worth * self.open_streams
+        self.patience = min(self.patience + size, most) - self.frame_worth
+        if self.patience < 0:
+            self.patience += self.frame_worth * <int64_t>self.owner.more_idle_frames()
+            if self.patience < 0:
+                raise connection_fault(CODE_ENHANCE_YOUR_CALM, "frames that carry next to nothing", FLOOD)
         return 0
 
     cdef int count_answer(self, int64_t size) except -1:
@@ -549,10 +555,7 @@ cdef class Mux:
         if padding > self.payload_left:
             raise connection_fault(CODE_PROTOCOL_ERROR, "more padding than payload")
         self.content_left = self.payload_left - padding
-        if self.content_left:
-            self.calls = 0
-        else:
-            self.count_call()
+        self.count_frame(self.content_left)
         stream = self.find()
         if size > self.receive_window:
             raise connection_fault(CODE_FLOW_CONTROL_ERROR, "more DATA than the connection's window")
@@ -624,11 +627,11 @@ cdef class Mux:
     cdef int receive_frame(self, const uint8_t* payload) except -1:
         """A whole frame that is not DATA."""
         cdef uint8_t kind = self.frame.kind
+        if kind == CONTINUATION:    # has limits of its own
+            return self.receive_continuation(payload)
+        self.count_frame(0)
         if kind == HEADERS or kind == PUSH_PROMISE:
             return self.receive_headers(payload)
-        if kind == CONTINUATION:
-            return self.receive_continuation(payload)
-        self.count_call()
         if kind == WINDOW_UPDATE:
             return self.receive_window_update(payload)
         if kind == PING:
@@ -710,7 +713,6 @@ cdef class Mux:
         cdef list fields = None
         if self.block_kind == PUSH_PROMISE:
             return self.receive_promise(block, size)
-        self.calls = 0
         try:    # of any stream, also one that is over: the table is the connection's (RFC 9113 section 4.3)
             fields = self.decoder.decode(block, size)
         except FieldSectionTooLarge:
@@ -732,7 +734,6 @@ cdef class Mux:
 
     cdef int receive_promise(self, const uint8_t* block, size_t size) except -1:
         """PUSH_PROMISE: forbidden once the peer has acknowledged SETTINGS_ENABLE_PUSH=0 (RFC 9113 section 6.6)."""
-        self.count_call()
         if self.acknowledged:
             raise connection_fault(CODE_PROTOCOL_ERROR, "PUSH_PROMISE although push is off")
         try:
@@ -1143,7 +1144,6 @@ cdef class Mux:
     def take_output(self):
         """See Wire."""
         cdef list output = [], moved = []
-        self.calls = 0
         if not self.held:
             self.answered = 0
             if not self.dead:
@@ -1247,6 +1247,7 @@ cdef class Mux:
         stream.sent += size
         stream.send_window -= size
         self.send_window -= size
+        self.patience += size
         if flags:
             self.move(stream, SENT_END)
             stream.upload_done = True

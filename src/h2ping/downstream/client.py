@@ -28,8 +28,10 @@ from h2ping.errors import (
     BAD_REQUEST,
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
+    CLIENT_GONE,
     HEAD_TIMEOUT,
     HEAD_TOO_LARGE,
+    READER_TIMEOUT,
     DownstreamError,
     UpstreamError,
 )
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from h2ping._fast.arena_py import Body
     from h2ping.downstream.context import ClientContext, Exchange
     from h2ping.downstream.protocol import Octets
+    from h2ping.errors import Cause
     from h2ping.headers import Fields, Request
 
 DRAIN_BYTES = 256 << 10
@@ -101,14 +104,14 @@ class Client:
             context.linger_deadlines.discard(self)
         self.leave()
 
-    def leave(self) -> None:
+    def leave(self, cause: Cause = CLIENT_GONE) -> None:
         """The response, or what of it is still to be read, has no reader any more."""
         exchange, self.exchange = self.exchange, None
         owed, self.owed = self.owed, None
         if exchange is not None:
-            exchange.on_client_gone()
+            exchange.on_client_gone(cause)
         if owed is not None:
-            owed.on_client_gone()
+            owed.on_client_gone(cause)
 
     def on_eof(self) -> bool:
         """The client sends no more (RFC 9112 section 9.6). True keeps our half open."""
@@ -182,7 +185,8 @@ class Client:
         elif body is not None and not self.octets.stalled and self.progress[0] == before[0]:
             self.on_bad_input(DownstreamError(BODY_TIMEOUT))
         elif self.write_paused and not reads and self.octets.transport is not None:
-            self.octets.transport.abort()  # tells the exchange that nobody reads
+            self.leave(READER_TIMEOUT)
+            self.octets.transport.abort()
         elif body is not None or self.write_paused:
             self.context.idle_deadlines.add(self)
 

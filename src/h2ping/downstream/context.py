@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from h2ping.clock import Deadlines, LoopClock
+from h2ping.errors import CLIENT_GONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from h2ping.door import Door
     from h2ping.downstream.client import Client
     from h2ping.downstream.protocol import Octets
-    from h2ping.errors import DownstreamError
+    from h2ping.errors import Cause, DownstreamError
     from h2ping.headers import Fields, Request
 
 LINGER_SECONDS = 2.0
@@ -39,8 +40,8 @@ class Exchange(Protocol):
     def on_client_error(self, error: DownstreamError) -> None:
         """The request broke; the client is answered and closed here. The last call."""
 
-    def on_client_gone(self) -> None:
-        """Nobody is there to read the response. The last call."""
+    def on_client_gone(self, cause: Cause = CLIENT_GONE) -> None:
+        """Nobody reads the response: the client has left, or what `cause` says. The last call."""
 
     def on_held(self, size: int) -> None:
         """The socket does not take what it was given, which keeps so many bytes of memory."""

@@ -30,6 +30,12 @@ NO_ERROR = 0x0
 WRITE_HIGH_BYTES = 128 << 10
 """Bytes in the transport above which DATA is held back: what a PING may have to wait behind."""
 WRITE_LOW_BYTES = 32 << 10
+IDLE_FRAMES_A_SECOND = 200
+"""What WireLimits.max_idle_frames grows by with time, ..."""
+IDLE_FRAMES_A_SECOND_A_STREAM = 20
+"""... and for each open stream: one token of a model a frame, however short."""
+IDLE_FRAMES_SECONDS = 20.0
+"""Longer than that is not saved up: 4000 frames."""
 TAKES_A_TURN = 4
 """Batches of output written in one turn of the loop before other connections get theirs."""
 
@@ -65,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self.wire = make_wire(self, limits)
         self.retired = False
         self.lost = False
+        self.failure: UpstreamError | None = None
+        """Why it was lost; None where its end was due: it was retired or had said GOAWAY, and had no stream."""
         self.round_trip: float | None = None
         self._owner = owner
         self._clock = clock
@@ -75,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._ping: tuple[bytes, float] | None = None
         self._fault: UpstreamError | None = None
+        self._idle_frames_until = self.born
 
     # --- what the pool asks ---------------------------------------------------------------------------------------
 
@@ -176,6 +185,12 @@ class Connection(asyncio.BufferedProtocol):
             self._ping = None
             self._owner.on_round_trip(self, self.round_trip)
 
+    def more_idle_frames(self) -> int:
+        now = self._clock.now()
+        passed, self._idle_frames_until = now - self._idle_frames_until, now
+        rate = IDLE_FRAMES_A_SECOND + IDLE_FRAMES_A_SECOND_A_STREAM * self.wire.open_streams
+        return int(min(passed, IDLE_FRAMES_SECONDS) * rate)
+
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
         self._owner.on_goaway(self, last_stream_id, code, debug)
         self._owner.on_load(self)
@@ -273,6 +288,8 @@ class Connection(asyncio.BufferedProtocol):
             error = UpstreamError(error.cause, error.detail, processed=Processed.NEVER_SENT, code=error.code)
             self.settled.set_exception(error)
             self.settled.exception()  # retrieved here, so that a dial that was given up does not warn
+        due = self.wire.open_streams == 0 and (self.retired or not self.wire.can_open)
+        self.failure = error if self._fault is not None or not due else None
         try:
             self.wire.abandon(error)
         finally:

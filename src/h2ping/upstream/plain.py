@@ -102,8 +102,8 @@ class PlainWire:
         self._buffer = bytearray()
         self._answered = 0
         """Bytes of answers queued since the transport last took some."""
-        self._calls = 0
-        """Frames that moved nothing on (limits.max_control_frames)."""
+        self._patience = limits.max_idle_frames * limits.frame_worth_bytes
+        """What is left of limits.max_idle_frames, in bytes."""
         self._unseen = 0
         self._last_taken = 0
         """Highest stream id whose HEADERS were handed out."""
@@ -192,6 +192,7 @@ class PlainWire:
         stream = PlainStream(self, stream_id, body, receiver, head=(b":method", b"HEAD") in fields)
         self._streams[stream_id] = stream
         self.open_streams += 1
+        self._patience += self.limits.frames_a_stream * self.limits.frame_worth_bytes
         if body is not None:
             self._turns.append(stream)
         self.signal()
@@ -245,7 +246,6 @@ class PlainWire:
             output.append(bytes(self._control))
             self._control.clear()
             self._last_taken = self._h2.highest_outbound_stream_id
-        self._calls = 0
         if not self._held:
             self._answered = 0
             self._take_data(output)
@@ -296,6 +296,7 @@ class PlainWire:
         content = body.peek(stream.sent, size)
         size = len(content)
         stream.sent += size
+        self._patience += size
         last = body.complete and stream.sent == body.received and not body.trailers
         self._h2.send_data(stream.id, content, end_stream=last)
         stream.upload_done = last
@@ -411,15 +412,20 @@ class PlainWire:
     def _receive_frame(self, frame: Frame) -> None:
         if not self.settled and (frame.type != splitter.SETTINGS or frame.flags & ACK):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS is not the first frame")  # section 3.4
-        if frame.type == splitter.HEADERS or (frame.type == splitter.DATA and frame.payload):
-            self._calls = 0
-        else:
-            self._calls += 1
-            if self._calls > self.limits.max_control_frames:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "frames that carry nothing", FLOOD)
+        self._count_frame(len(frame.payload) if frame.type == splitter.DATA else 0)
         reader = self._frame_readers.get(frame.type)
         if reader is not None:  # unknown types are ignored (section 5.5)
             reader(frame)
+
+    def _count_frame(self, size: int) -> None:
+        """One more frame of the peer, with `size` bytes of a body (limits.max_idle_frames)."""
+        worth = self.limits.frame_worth_bytes
+        most = self.limits.max_idle_frames + self.limits.frames_a_stream * self.open_streams
+        self._patience = min(self._patience + size, most * worth) - worth
+        if self._patience < 0:
+            self._patience += worth * self._owner.more_idle_frames()
+            if self._patience < 0:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "frames that carry next to nothing", FLOOD)
 
     def _pass_on(self, data: bytes) -> list[Any]:
         """Give h2 a frame and queue what it answers."""

@@ -25,6 +25,7 @@ cdef class Pool:
     cdef object _context
     cdef object _clock
     cdef object _on_round_trip
+    cdef object _on_connection_lost
     cdef Slots _slots
     cdef Py_ssize_t _usable
     cdef Py_ssize_t _peer_limit

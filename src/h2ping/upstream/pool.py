@@ -157,6 +157,7 @@ class Pool:
         context: ssl.SSLContext,
         clock: Clock,
         on_round_trip: Callable[[float], None],
+        on_connection_lost: Callable[[str], None],
     ) -> None:
         schedule = Schedule(settings.ping_interval, settings.ping_timeout) if settings.ping_interval else None
         self.cadence = Cadence(schedule, settings.idle_limit)
@@ -167,6 +168,7 @@ class Pool:
         self._context = context
         self._clock = clock
         self._on_round_trip = on_round_trip
+        self._on_connection_lost = on_connection_lost
         # -max-header-bytes is about requests; where it is raised, longer responses are taken too.
         self.limits = WireLimits(
             stream_window_bytes=first_window(settings.max_memory), **section_limits(settings.max_header_bytes)
@@ -257,6 +259,9 @@ class Pool:
         term = self.connections.pop(connection, None)
         if term is not None and term.timer is not None:
             term.timer.cancel()
+        if term is not None and (failure := connection.failure) is not None and self._closed is None:
+            self._on_connection_lost(failure.cause.token)
+            log.connection_lost(self._settings, connection.ident, failure)
         self._count_usable()
         self._assign()
         self._settle_close()

@@ -46,9 +46,14 @@ class WireLimits:
     """CONTINUATION frames in one field section."""
     max_interim: int = 16
     """1xx responses to one request."""
-    max_control_frames: int = 1000
-    """SETTINGS, PING, PRIORITY, RST_STREAM, WINDOW_UPDATE, unknown and empty DATA frames since the last frame
-    that moved a response on (HEADERS, non-empty DATA), or since our output was last taken."""
+    max_idle_frames: int = 4000
+    """An account of the connection's whole life: each frame of the peer takes one off, and `frame_worth_bytes` of a
+    body, sent or received, bring one back. PINGs, SETTINGS, windows that open byte by byte, DATA of one byte and
+    frames that say nothing wear it down; server-sent events do not, the smallest is 8 bytes. It never holds more
+    than this, and `frames_a_stream` for each open stream; once spent, the owner says what time has brought."""
+    frame_worth_bytes: int = 4
+    frames_a_stream: int = 16
+    """What a request brings to the account: its head, trailers, 1xx responses, RST_STREAM, WINDOW_UPDATEs."""
     max_queued_control_bytes: int = 64 << 10
     """Answers to the peer's PING and SETTINGS that it does not read."""
 
@@ -85,6 +90,9 @@ class WireOwner(Protocol):
 
     def on_ping_ack(self, payload: bytes) -> None:
         """An acknowledgement of one of our PINGs."""
+
+    def more_idle_frames(self) -> int:
+        """`max_idle_frames` are spent: how many more the peer may send, for the time since this was last asked."""
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
         """GOAWAY: streams above the id have got `on_failed` (goaway-refused), the rest go on; `can_open` is False."""
