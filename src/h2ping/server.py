@@ -145,6 +145,9 @@ class Listener:
         """Accept no more, but who has connected already."""
         if self.context.door is not None:
             await self.context.door.last_call()
+        for _ in range(LAST_READS):
+            await asyncio.sleep(0)  # whom the loop has accepted is let in, too
+        self.context.draining = True  # responses say so from now on
 
     def close(self) -> None:
         """Accept no more; idle clients are let go."""
