@@ -19,7 +19,7 @@ demo: $(RUN_VENV)/.done  ## the same slow calls straight and through h2ping, on 
 
 test: $(TEST_VENV)/.done  ## every test, over the compiled engine and the plain one
 	H2PING_EXPECT_C=1 $(TEST_VENV)/bin/python -m pytest $(PYTEST_ARGS)
-	$(TEST_VENV)/bin/python -m pytest -q bench/micro --benchmark-disable
+	$(TEST_VENV)/bin/python -m pytest -q bench/micro --benchmark-disable -k "not memory_of"
 
 test-plain: $(TEST_VENV)/.done  ## every test again, the whole package on its plain twins
 	H2PING_NO_EXTENSIONS=1 $(TEST_VENV)/bin/python -m pytest $(PYTEST_ARGS)

@@ -23,6 +23,7 @@ from h2ping import config
 from h2ping import instance as instance_module
 from h2ping.clock import Deadlines
 from h2ping.downstream.context import ClientContext
+from h2ping.downstream.head import read_by_table
 from h2ping.downstream.protocol import make_client
 from h2ping.instance import Instance
 from h2ping.memory import Memory
@@ -137,17 +138,33 @@ class Reader(Deaf):
         self.stream.credit(len(data))
 
 
-def mux_exchange(request_size: int, response_size: int) -> Callable[[], object]:
-    """One request and its response on a warm connection: both heads, both bodies, the windows."""
-    deaf = Deaf()
-    reader = Reader()
-    wire: Any = compiled_wire(deaf, WireLimits())
+def settled_wire() -> Any:
+    """A Wire whose peer grants large windows and any number of streams."""
+    wire: Any = compiled_wire(Deaf(), WireLimits())
     wire.start()
     wire.take_output()
     initial_window = struct.pack(">HI", 4, 1 << 24)
-    wire.receive(
-        frame(4, 0, 0, initial_window) + frame(4, 1, 0, b"") + frame(8, 0, 0, struct.pack(">I", 1 << 20))
-    )
+    wire.receive(frame(4, 0, 0, initial_window) + frame(4, 1, 0, b"") + credit(0, 1 << 20))
+    return wire
+
+
+def credit(stream: int, size: int) -> bytes:
+    return frame(8, 0, stream, struct.pack(">I", size))
+
+
+def take_all(wire: Any) -> None:
+    while wire.take_output():
+        pass
+
+
+def mux_exchange(request_size: int, response_size: int, *, beside: int = 0) -> Callable[[], object]:
+    """One request and its response on a warm connection: both heads, both bodies, the windows. So many other
+    streams wait on it."""
+    reader = Reader()
+    wire = settled_wire()
+    for _ in range(beside):
+        wire.open(REQUEST[:7], None, Deaf())
+    take_all(wire)
     arena = fast("arena").Arena(1 << 24)
     octets = b"x" * request_size
     # Without indexing, so that the same octets can be sent again and again.
@@ -165,9 +182,8 @@ def mux_exchange(request_size: int, response_size: int) -> Callable[[], object]:
         body.append(octets)
         body.finish()
         stream = reader.stream = wire.open(fields, body, reader)
-        while wire.take_output():
-            pass
-        frames = [frame(8, 0, 0, struct.pack(">I", request_size)), frame(1, 4, stream.id, head)]
+        take_all(wire)
+        frames = [credit(0, request_size), frame(1, 4, stream.id, head)]
         frames += [frame(0, 0, stream.id, piece) for piece in data[:-1]]
         wire.receive(b"".join([*frames, frame(0, 1, stream.id, data[-1])]))
         wire.take_output()
@@ -182,6 +198,47 @@ def mux_exchange_1kb_1kb() -> Callable[[], object]:
 
 def mux_exchange_64kb_34kb() -> Callable[[], object]:
     return mux_exchange(65000, 34123)
+
+
+def mux_exchange_beside_1() -> Callable[[], object]:
+    return mux_exchange(1024, 1024, beside=1)
+
+
+def mux_exchange_beside_8000() -> Callable[[], object]:
+    return mux_exchange(1024, 1024, beside=8000)
+
+
+def mux_resend_64kb() -> Callable[[], object]:
+    """A kept body is refused and goes out again, on the next stream, from the same cells."""
+    wire = settled_wire()
+    body = fast("arena").Arena(1 << 24).open(65536, True)
+    body.append(b"x" * 65536)
+    body.finish()
+
+    def step() -> None:
+        stream = wire.open(REQUEST, body, Deaf())
+        take_all(wire)
+        refused = frame(3, 0, stream.id, struct.pack(">I", 7))
+        wire.receive(credit(0, 65536) + refused)
+
+    return step
+
+
+def mux_window_credit() -> Callable[[], object]:
+    """Windows both ways: the peer gives credit for a stream and the connection, we give back 1 MiB of a response."""
+    wire = settled_wire()
+    reader = Reader()
+    stream = reader.stream = wire.open(REQUEST, None, reader)
+    take_all(wire)
+    wire.receive(frame(1, 4, stream.id, fast("hpack").Encoder(lambda name: 1).encode_block(RESPONSE[:2])))
+    given = credit(stream.id, 1) + credit(0, 1)
+    data = frame(0, 0, stream.id, b"y" * 16384) * 64
+
+    def step() -> None:
+        wire.receive(given + data)
+        take_all(wire)
+
+    return step
 
 
 def mux_ping() -> Callable[[], object]:
@@ -201,13 +258,22 @@ def mux_ping() -> Callable[[], object]:
     return step
 
 
+REQUEST_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:8000\r\ncontent-length: %d\r\n" + (
+    b"".join(b"%b: %b\r\n" % field for field in REQUEST[4:] if field[0] != b"content-length") + b"\r\n"
+)
+
+
+def client_head() -> Callable[[], object]:
+    """From the bytes of a head to a Request."""
+    octets = REQUEST_HEAD % 1024
+    return lambda: read_by_table(octets, b"")
+
+
 def client_exchange(size: int) -> Callable[[], object]:
     """One request of a client that stays, head and beginning of the body in one read, and the answer."""
     bench = Bench("c")
     connection = bench.connect()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:8000\r\ncontent-length: %d\r\n" % size
-    head += b"".join(b"%b: %b\r\n" % field for field in REQUEST[4:] if field[0] != b"content-length")
-    octets = head + b"\r\n" + b"x" * size
+    octets = REQUEST_HEAD % size + b"x" * size
     answer = b"y" * size
 
     def step() -> None:
@@ -263,75 +329,104 @@ class SecureTransport(FakeTransport):
     def selected_alpn_protocol(self) -> str:
         return "h2"
 
-    def set_write_buffer_limits(self, high: int, low: int) -> None:
+    def set_write_buffer_limits(self, high: int, low: int = 0) -> None:
         pass
 
 
-def proxy_request_1kb() -> Callable[[], object]:
-    """One request through all of the proxy but the sockets and TLS, on warm connections."""
-    settings = config.parse({"upstream": "https://judge.example"})
-    clock, loop = Stopped(), Turns()
-    upstream, downstream = SecureTransport(), FakeTransport()
-    made: list[Any] = []
+class WarmProxy:
+    """All of the proxy but the sockets and TLS: one client, one upstream connection, both warm."""
 
-    async def dial(*given: Any) -> Any:
-        connection = given[-1]()
-        connection.connection_made(upstream)
+    def __init__(self) -> None:
+        self.upstream: Any = SecureTransport()
+        self.downstream: Any = FakeTransport()
+        self.connection: Any = None
+        self._loop = Turns()
+        setattr(pool_module, "dial", self._dial)  # noqa: B010
+        setattr(instance_module, "tls_context", lambda settings: None)  # noqa: B010
+        settings = config.parse({"upstream": "https://judge.example"})
+        clock = Stopped()
+        memory = Memory(fast("arena").Arena(1 << 26), clock, 60.0, keep=False)
+        instance = Instance(settings, clock, memory, Metrics().instance(""))
+        context = ClientContext(
+            settings=settings,
+            exchanges=instance.make_exchange,
+            head_deadlines=Deadlines(clock, 30.0, lambda client: client.on_head_timeout()),
+            idle_deadlines=Deadlines(clock, 75.0, lambda client: client.on_idle_timeout()),
+            clients=set(),
+        )
+        context.loop = self._loop
+        self.client: Any = make_client(context)
+        self.client.connection_made(self.downstream)
+        self._octets = REQUEST_HEAD % 1024 + b"x" * 1024
+        self._loop.run_until_complete(self._first())
+        self._loop.soon = []
+
+    async def _dial(self, *given: Any) -> Any:
+        connection = self.connection = given[-1]()
+        connection.connection_made(self.upstream)
         large = struct.pack(">HIHI", 4, 1 << 24, 3, 128)
-        window = frame(8, 0, 0, struct.pack(">I", 1 << 24))
-        deliver(connection, upstream, frame(4, 0, 0, large) + frame(4, 1, 0, b"") + window)
-        made.append(connection)
+        deliver(connection, self.upstream, frame(4, 0, 0, large) + frame(4, 1, 0, b"") + credit(0, 1 << 24))
         return connection
 
-    setattr(pool_module, "dial", dial)  # noqa: B010
-    setattr(instance_module, "tls_context", lambda settings: None)  # noqa: B010
-    memory = Memory(fast("arena").Arena(1 << 26), clock, 60.0, keep=False)
-    instance = Instance(settings, clock, memory, Metrics().instance(""))
-    context = ClientContext(
-        settings=settings,
-        exchanges=instance.make_exchange,
-        head_deadlines=Deadlines(clock, 30.0, lambda client: client.on_head_timeout()),
-        idle_deadlines=Deadlines(clock, 75.0, lambda client: client.on_idle_timeout()),
-        clients=set(),
-    )
-    context.loop = loop
-    client: Any = make_client(context)
-    client.connection_made(downstream)
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost:8000\r\ncontent-length: 1024\r\n"
-    head += b"".join(b"%b: %b\r\n" % field for field in REQUEST[4:] if field[0] != b"content-length")
-    octets = head + b"\r\n" + b"x" * 1024
-    encoder = fast("hpack").Encoder(lambda name: 1)
-    block = encoder.encode_block([*RESPONSE[:2], (b"content-length", b"1024"), *RESPONSE[3:]])
-    credit = frame(8, 0, 0, struct.pack(">I", 1024))
+    async def _first(self) -> None:
+        deliver(self.client, self.downstream, self._octets)
+        for _ in range(10):  # turns of the loop: the dial, its end, the output
+            await asyncio.sleep(0)
 
-    def turn() -> None:
-        soon = loop.soon
+    def ask(self) -> None:
+        """The client sends a request of 1 KB."""
+        deliver(self.client, self.downstream, self._octets)
+        self._turn()
+
+    def answer(self, block: bytes, data: bytes, *, end: bool = True) -> None:
+        """The origin answers the last request."""
+        ident = self.last_stream()
+        self.upstream.writes.clear()
+        frames = credit(0, 1024) + frame(1, 4, ident, block) + frame(0, int(end), ident, data)
+        self.hear(frames)
+
+    def last_stream(self) -> int:
+        return 2 * int(self.connection.requests) - 1
+
+    def hear(self, frames: bytes) -> None:
+        """The origin's frames, and what they make the proxy write to the client."""
+        deliver(self.connection, self.upstream, frames)
+        self._turn()
+        assert self.downstream.writes
+        self.downstream.writes.clear()
+        self.upstream.writes.clear()
+
+    def _turn(self) -> None:
+        soon = self._loop.soon
         assert soon is not None
         while soon:
             soon.pop(0)()
 
-    def answer() -> None:
-        ident = 2 * made[0].requests - 1
-        upstream.writes.clear()
-        deliver(made[0], upstream, credit + frame(1, 4, ident, block) + frame(0, 1, ident, b"y" * 1024))
-        turn()
-        assert downstream.writes
-        downstream.writes.clear()
 
-    async def first() -> None:
-        deliver(client, downstream, octets)
-        for _ in range(10):  # turns of the loop: the dial, its end, the output
-            await asyncio.sleep(0)
+def proxy_request_1kb() -> Callable[[], object]:
+    """One request through the whole proxy."""
+    proxy = WarmProxy()
+    encoder = fast("hpack").Encoder(lambda name: 1)
+    block = encoder.encode_block([*RESPONSE[:2], (b"content-length", b"1024"), *RESPONSE[3:]])
+    content = b"y" * 1024
 
     def step() -> None:
-        deliver(client, downstream, octets)
-        turn()
-        answer()
+        proxy.ask()
+        proxy.answer(block, content)
 
-    loop.run_until_complete(first())
-    loop.soon = []
-    answer()
+    proxy.answer(block, content)
     return step
+
+
+def proxy_event_1kb() -> Callable[[], object]:
+    """One server-sent event of 1 KB through the whole proxy, alone in its turn of the loop."""
+    proxy = WarmProxy()
+    encoder = fast("hpack").Encoder(lambda name: 1)
+    block = encoder.encode_block([RESPONSE[0], (b"content-type", b"text/event-stream")])
+    event = b"data: " + b"y" * 1016 + b"\n\n"
+    proxy.answer(block, event, end=False)
+    frames = frame(0, 0, proxy.last_stream(), event)
+    return lambda: proxy.hear(frames)
 
 
 PIECES = [
@@ -342,10 +437,16 @@ PIECES = [
     arena_body_64kb,
     mux_exchange_1kb_1kb,
     mux_exchange_64kb_34kb,
+    mux_exchange_beside_1,
+    mux_exchange_beside_8000,
+    mux_resend_64kb,
+    mux_window_credit,
     mux_ping,
+    client_head,
     client_exchange_1kb,
     client_exchange_64kb,
     proxy_request_1kb,
+    proxy_event_1kb,
 ]
 
 WARM = 100

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,14 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def resident_bytes_each(make: Callable[[int], object], count: int) -> float:
-    """Resident bytes for each of `count` things that `make` makes from their numbers, beyond the first few."""
+def resident_bytes_each(prepare: Callable[..., Callable[[], object]], count: int, *given: object) -> float:
+    """Resident bytes for each of `count` things that `prepare(*given)()` makes, beyond the first hundred.
+
+    In a process of its own: in this one they would take what the tests before have left free.
+    """
     if not os.path.exists("/proc/self/smaps_rollup"):
         pytest.skip("needs /proc/self/smaps_rollup")
-    kept = [make(number) for number in range(100)]
-    gc.collect()
-    before = memory_bytes(os.getpid())["rss"]
-    kept += [make(number) for number in range(100, 100 + count)]
-    each = (memory_bytes(os.getpid())["rss"] - before) / count
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        each = pool.submit(_measure, prepare, count, given).result()
     print(f"{each:,.0f} bytes each")
     return each
+
+
+def _measure(prepare: Callable[..., Callable[[], object]], count: int, given: tuple[object, ...]) -> float:
+    make = prepare(*given)
+    kept = [make() for _ in range(100)]
+    gc.collect()
+    before = memory_bytes(os.getpid())["rss"]
+    kept += [make() for _ in range(count)]
+    return (memory_bytes(os.getpid())["rss"] - before) / count

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.wires import new_arena
 
 from bench.micro.memory import resident_bytes_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytest.importorskip("pytest_benchmark")
 
@@ -15,10 +18,16 @@ SIZES = [pytest.param(1 << 10, id="1k"), pytest.param(64 << 10, id="64k"), pytes
 
 
 @pytest.fixture(params=["c", "py"])
-def arena(request: pytest.FixtureRequest) -> Any:
+def twin(request: pytest.FixtureRequest) -> str:
     if request.param == "c":
         pytest.importorskip("h2ping._fast.arena", exc_type=ImportError)
-    return new_arena(request.param, 1 << 30)
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def arena(twin: str) -> Any:
+    return new_arena(twin, 1 << 30)
 
 
 def filled(arena: Any, content: bytes) -> Any:
@@ -60,11 +69,14 @@ def test_arena_second_sending_of_64_kb(benchmark: Any, arena: Any) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_memory_of_a_kept_body(arena: Any, size: int) -> None:
+def test_memory_of_a_kept_body(twin: str, size: int) -> None:
     """Its bytes, a tenth more for cells that are not full, and a few hundred for the book about it."""
-    content = b"x" * size
-    each = resident_bytes_each(lambda number: filled(arena, content), (64 << 20) // (size + 2048))
-    assert each < 1.1 * size + 2048
+    assert resident_bytes_each(bodies, (64 << 20) // (size + 2048), twin, size) < 1.1 * size + 2048
+
+
+def bodies(twin: str, size: int) -> Callable[[], object]:
+    arena, content = new_arena(twin, 1 << 30), b"x" * size
+    return lambda: filled(arena, content)
 
 
 def test_memory_of_a_thousand_bodies_is_free_again() -> None:
