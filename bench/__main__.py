@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BUILD = HERE.parent / "build" / "bench"
 _LIMITS = {"quick": 170.0, "full": 1800.0}
-_HURRY = 0.75
+_HURRY = 0.8
 """Share of the limit after which one round must do."""
 
 
