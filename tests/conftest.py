@@ -50,10 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
     raise pytest.UsageError(f"H2PING_EXPECT_C is set, but the compiled engine is not there: {reason}")
 
 
-REAL_TIME = ("cases", "contract", "e2e", "faults", "gym", "node", "peers")
+REAL_TIME = ("cases", "contract", "e2e", "gym", "node", "peers")
 """Tests of whole processes over real sockets, but for those with the mark `pure`; the few elsewhere that open some
-have the mark `sockets`. On a machine that is busy with other work one of hundreds may miss a limit in time; it is run
-again, twice at most, and the report names it. What is wrong fails three times."""
+have the mark `sockets`. On a machine that is busy with other work one of hundreds may miss a limit in time."""
+LATE = [
+    r"^Timeout(Error|Expired)\b",
+    r"^AssertionError: no .* within [0-9.e+]+ s;",
+    r"^AssertionError: assert \(?-?[0-9]+\.[0-9e-]+( [-+] -?[0-9]+\.[0-9e-]+\))? <=? ",
+]
+"""What a test that was late ends with: a wait that ran out (also that of `tests.support.bell`), or a measured time, a
+float, above its limit. Such a test, and no other, is run again, twice at most, and the report tells it with its reason.
+Numbers of executions, causes and bytes are no floats: where one is wrong, once is enough to fail. The fault matrix
+keeps its own times and is never run again."""
 
 
 def is_in_real_time(item: pytest.Item) -> bool:
@@ -65,7 +73,18 @@ def is_in_real_time(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_in_real_time(item):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=LATE))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Each second chance with its reason: a run that needed one must not look like one that did not."""
+    again = terminalreporter.stats.get("rerun", [])
+    if again:
+        terminalreporter.section(f"{len(again)} tries were late and made again")
+    for report in again:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = str(crash.message if crash else report.longrepr).partition("\n")[0]
+        terminalreporter.line(f"{report.nodeid}: {reason}")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
