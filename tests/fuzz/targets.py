@@ -23,6 +23,7 @@ from h2ping.sources import load
 from h2ping.units import format_duration, format_size, parse_duration, parse_limit, parse_size
 from tests.support import hpack_oracle
 from tests.support.client_bench import Bench
+from tests.support.fake_exchange import has_body
 from tests.support.hpack_codecs import codec_of
 from tests.support.traces import heard, told
 from tests.support.wires import Rig
@@ -30,16 +31,25 @@ from tests.support.wires import Rig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.support.client_bench import Connection
+    from tests.support.fake_exchange import FakeExchange
+    from tests.support.wires import Ears
+
 CORPUS = Path(__file__).parent / "corpus"
 SANITIZED = "SANITIZED" in os.environ
 """The build has its own judge; the plain twin, slow there, would take the time."""
 ENGINES = ("c",) if SANITIZED else ("c", "py") if IMPLEMENTATION == "compiled" else ("py",)
+BEFORE_PREFACE = 0x80
 PADDED_INTEGER = "five octets"
 """The one thing that the oracle takes and we do not: integers padded with needless octets."""
 
 
 def upstream(data: bytes) -> None:
-    """Frames, or what is none, on a connection with three open requests. The first byte says how it is cut up."""
+    """Frames, or what is none, on a connection with three open requests.
+
+    The first byte says how the rest is cut up, and with its highest bit that the server has not sent its preface yet:
+    the requests open when its SETTINGS have come.
+    """
     cut, data = (data[0], data[1:]) if data else (0, data)
     _upstream(ENGINES[0], data, cut)
     if len(ENGINES) == 1:
@@ -58,10 +68,25 @@ def _whole_frames(data: bytes) -> bytes:
 
 
 def _upstream(engine: str, data: bytes, cut: int) -> Any:
-    rig = Rig(engine).start()
-    ears = [rig.open(), rig.open(rig.body(b"body")), rig.open(rig.body(b"half", size=9, complete=False))]
+    rig = Rig(engine)
+    ears: list[Ears] = []
+
+    def open_requests() -> None:
+        if not ears and rig.wire.can_open and rig.wire.max_streams >= 3:
+            ears.extend(
+                rig.open(body)
+                for body in (None, rig.body(b"body"), rig.body(b"half", size=9, complete=False))
+            )
+
+    if cut & BEFORE_PREFACE:
+        rig.wire.start()
+        rig.sent()
+        rig.hooks["settings"] = open_requests
+    else:
+        rig.start()
+        open_requests()
     end: Any = None
-    step = cut or len(data) or 1
+    step = cut & ~BEFORE_PREFACE or len(data) or 1
     for start in range(0, len(data), step):
         try:
             rig.serve(data[start : start + step])
@@ -76,7 +101,7 @@ def _upstream(engine: str, data: bytes, cut: int) -> Any:
 
 
 def client(data: bytes) -> None:
-    """What a client may write, whole and byte by byte."""
+    """What a client may write, whole and byte by byte; each request that is whole is answered, so the next is read."""
     ends = [_client(engine, data, step) for engine in ENGINES for step in (len(data) or 1, 1)]
     assert ends.count(ends[0]) == len(ends), ends
 
@@ -87,7 +112,7 @@ def _client(engine: str, data: bytes, step: int) -> Any:
     for start in range(0, len(data), step):
         if connection.transport.closed:
             break
-        connection.send(data[start : start + step])
+        _send(connection, data[start : start + step])
     requests = [
         (
             each.request.method,
@@ -99,6 +124,31 @@ def _client(engine: str, data: bytes, step: int) -> Any:
         for each in bench.exchanges
     ]
     return requests, bench.refused
+
+
+def _send(connection: Connection, piece: bytes) -> None:
+    """What the client does not read now it reads once it has answered."""
+    while True:
+        piece = piece[connection.send(piece) :]
+        if not _answer(connection.bench) and (
+            not piece or connection.transport.paused or connection.transport.closed
+        ):
+            return
+
+
+def _answer(bench: Bench) -> bool:
+    """Respond to the request at hand if it is whole, and is not answered."""
+    if not bench.exchanges or not _is_whole(bench.exchange):
+        return False
+    bench.exchange.heard.append("answered")
+    bench.exchange.respond(b"answer")
+    bench.turn()
+    return True
+
+
+def _is_whole(exchange: FakeExchange) -> bool:
+    ended = "end" in exchange.heard or not has_body(exchange.request)
+    return ended and exchange.error is None and not {"answered", "gone"} & set(exchange.heard)
 
 
 def field_blocks(data: bytes) -> None:

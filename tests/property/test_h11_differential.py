@@ -100,15 +100,17 @@ def malformed() -> Iterator[bytes]:
 
 
 def by_h11(stream: bytes) -> tuple[bytes, bytes, bytes] | str | None:
-    """Method, target and body of the first request; None while it is not whole; "refused"."""
+    """Method, target and body of the first request; None while it is not whole; "refused", "refused head"."""
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=64 << 10)
     # RFC 9112 section 2.2 lets a server ignore an empty line before a request; h11 does not.
     connection.receive_data(stream[2:] if stream.startswith(b"\r\n") else stream)
     method = target = body = b""
+    began = False
     try:
         while True:
             event = connection.next_event()
             if isinstance(event, h11.Request):
+                began = True
                 method, target = event.method, event.target
             elif isinstance(event, h11.Data):
                 body += event.data
@@ -117,7 +119,7 @@ def by_h11(stream: bytes) -> tuple[bytes, bytes, bytes] | str | None:
             else:
                 return None
     except h11.RemoteProtocolError:
-        return "refused"
+        return "refused" if began else "refused head"
 
 
 def by_h2ping(engine: str, stream: bytes) -> tuple[bytes, bytes, bytes] | str | None:
@@ -136,16 +138,45 @@ def by_h2ping(engine: str, stream: bytes) -> tuple[bytes, bytes, bytes] | str | 
 
 def test_nothing_that_h11_refuses_becomes_a_request(engine: str) -> None:
     """RFC 9112 section 11.2: request smuggling begins where two parsers disagree."""
-    refused = 0
+    refused = heads = 0
     for stream in malformed():
         theirs, ours = by_h11(stream), by_h2ping(engine, stream)
-        if theirs == "refused":
+        if theirs == "refused head":
+            heads += 1
+            assert begun(engine, stream) == 0, stream
+        elif theirs == "refused":
             refused += 1
             assert not isinstance(ours, tuple), stream
         elif isinstance(theirs, tuple) and isinstance(ours, tuple):
             assert ours == theirs, stream
         elif theirs is None:
             assert not isinstance(ours, tuple), stream
+    assert refused >= 20
+    assert heads >= 500
+
+
+def begun(engine: str, stream: bytes, before: bytes = b"") -> int:
+    """Exchanges that the stream began, which is when a request may reach the upstream; `before`: answered first."""
+    bench = Bench(engine)
+    connection = bench.connect()
+    if before:
+        connection.send(before + stream)
+        bench.exchange.respond(b"first")
+        bench.turn()
+    else:
+        connection.send(stream)
+    return len(bench.exchanges) - bool(before)
+
+
+def test_a_head_that_h11_refuses_is_refused_behind_another_request_too(engine: str) -> None:
+    """RFC 9112 section 9.3.2: a pipelined request is read like the first one."""
+    first = SEEDS[0]
+    assert begun(engine, SEEDS[1], before=first) == 1
+    refused = 0
+    for stream in malformed():
+        if by_h11(stream) == "refused head":
+            refused += 1
+            assert begun(engine, stream, before=first) == 0, stream
     assert refused >= 500
 
 

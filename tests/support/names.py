@@ -1,4 +1,4 @@
-"""A resolver for a proxy's process: names that the machine does not know, and names that nobody answers for."""
+"""A resolver for a proxy's process: names that the machine does not know, names that nobody answers for, a book."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import socket, time
 system_resolve = socket.getaddrinfo
 
 def getaddrinfo(host, *arguments, **settings):
+    with open(BOOK, "a") as book:
+        print(host, file=book)
     if host == {SLOW!r}:
         print("looking up", flush=True)
         time.sleep(1000)
@@ -29,5 +31,11 @@ socket.getaddrinfo = getaddrinfo
 
 def resolver(folder: Path) -> dict[str, str]:
     """The environment of a process that asks it."""
-    (folder / "sitecustomize.py").write_text(_AT_START)
+    (folder / "sitecustomize.py").write_text(f"BOOK = {str(folder / 'names')!r}\n{_AT_START}")
     return {"PYTHONPATH": str(folder)}
+
+
+def looked_up(folder: Path) -> set[str]:
+    """All names that it was asked for."""
+    book = folder / "names"
+    return set(book.read_text().split()) if book.exists() else set()
