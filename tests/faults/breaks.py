@@ -93,6 +93,7 @@ class LateAcks(ScriptedCell):
         await super().reach()
         if self.moment is not Moment.BEFORE_SETTINGS:
             self.conn.manners.ack_pings = False
+        self._held = self._held or self.moment is Moment.IDLE
 
     async def strike(self) -> None:
         conn = self.conn
@@ -102,8 +103,16 @@ class LateAcks(ScriptedCell):
             conn.send(settings({}))
             await pace(0.5)
             conn.send(frame(Kind.SETTINGS, 1, 0))
-        elif self.moment is not Moment.IDLE:
-            asked = await conn.saw(Kind.PING, ack=False)
+        else:
+            before = 0
+            if self.moment is Moment.IDLE:
+                before = len(conn.frames)
+                # A connection without requests is not asked: the one that comes now finds the acks late.
+                self.send()
+                self.request = await self.origin.request(2)
+                await self.request.complete()
+                self.executed[self.path] += 1
+            asked = await conn.saw(Kind.PING, ack=False, since=before)
             await pace(2.5)
             conn.send(ping(asked.payload, ack=True))
             await self.finish()
@@ -116,12 +125,15 @@ class Goaway(ScriptedCell):
     shape: Shape
     spares = True
     """The request lives on where it is."""
-    then_fin = False
+    then = ""
+    """`fin` or `rst`: how the connection ends right after it; else not at all."""
 
     async def strike(self) -> None:
         frames = self.shape(self.stream)
-        if self.then_fin:
+        if self.then == "fin":
             self.conn.fin(*frames)
+        elif self.then == "rst":
+            await self._send_and_reset(*frames)
         else:
             self.conn.send(*frames)
         if self.moment is Moment.IDLE:
@@ -129,10 +141,21 @@ class Goaway(ScriptedCell):
         elif self.spares:
             await self.finish()
 
+    async def _send_and_reset(self, *frames: bytes) -> None:
+        """RST when the frames were read: with it, TCP may drop what was not (RFC 9293 section 3.10.7.4)."""
+        conn = self.conn
+        conn.send(*frames, ping(b"is read?"))
+        await conn.bell.until(
+            lambda: (
+                conn.is_closed
+                or any(each.ack and each.payload == b"is read?" for each in conn.all(Kind.PING))
+            ),
+            "sign that GOAWAY was read",
+        )
+        conn.rst()
 
-def goaway_cell(
-    shape: Shape, *, refuses: bool = False, spares: bool = False, fin: bool = False
-) -> type[Goaway]:
+
+def goaway_cell(shape: Shape, *, refuses: bool = False, spares: bool = False, then: str = "") -> type[Goaway]:
     """A kind of cell for one shape."""
 
     class Made(Goaway):
@@ -141,7 +164,7 @@ def goaway_cell(
             self.shape = shape
             self.refuses = refuses
             self.spares = spares
-            self.then_fin = fin
+            self.then = then
 
     return Made
 
@@ -169,13 +192,23 @@ KINDS: dict[str, type[ScriptedCell]] = {
     "relay cut": RelayCut,
     "late acks": LateAcks,
     "GOAWAY below the stream": goaway_cell(lambda s: (goaway(s - 1),), refuses=True),
-    "GOAWAY below the stream, FIN": goaway_cell(lambda s: (goaway(s - 1),), refuses=True, fin=True),
+    "GOAWAY below the stream, FIN": goaway_cell(lambda s: (goaway(s - 1),), refuses=True, then="fin"),
+    "GOAWAY below the stream, RST": goaway_cell(lambda s: (goaway(s - 1),), refuses=True, then="rst"),
+    "GOAWAY below the stream, debug data": goaway_cell(
+        lambda s: (goaway(s - 1, debug=b"maintenance at noon"),), refuses=True
+    ),
     "GOAWAY below, ENHANCE_YOUR_CALM": goaway_cell(
         lambda s: (goaway(s - 1, Code.ENHANCE_YOUR_CALM),), refuses=True
     ),
     "GOAWAY at the stream": goaway_cell(lambda s: (goaway(s),), spares=True),
+    "GOAWAY at the stream, debug data": goaway_cell(
+        lambda s: (goaway(s, debug=b"maintenance at noon"),), spares=True
+    ),
+    "GOAWAY at the stream, FIN": goaway_cell(lambda s: (goaway(s),), then="fin"),
+    "GOAWAY at the stream, RST": goaway_cell(lambda s: (goaway(s),), then="rst"),
+    "GOAWAY at 2^31-1": goaway_cell(lambda s: (goaway(LAST_OF_ALL),), spares=True),
     "GOAWAY at the stream, INTERNAL_ERROR, FIN": goaway_cell(
-        lambda s: (goaway(s, Code.INTERNAL_ERROR),), fin=True
+        lambda s: (goaway(s, Code.INTERNAL_ERROR),), then="fin"
     ),
     "GOAWAY in two steps, at": goaway_cell(lambda s: (goaway(LAST_OF_ALL), goaway(s)), spares=True),
     "GOAWAY in two steps, below": goaway_cell(lambda s: (goaway(LAST_OF_ALL), goaway(s - 1)), refuses=True),

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 BODY = bytes(range(250)) * 4
 HALF = len(BODY) // 2
-NEXT_TRIES = 60
-REPEATS_AFTER = 0.1
-"""Of a client that was told 502 or 503: its pause before the next try."""
+REPEATS_AFTER = 0.2
+"""The pause before the next request is made again, where that is allowed: longer than the first delay of a dial."""
+NEXT_WITHIN = 4.0
+"""The next request's time, all tries: it may have to wait for the delay between two dials, 1 s at most
+(docs/behaviour.md), and for a busy machine."""
 PATIENCE = 25.0
 """A cell that takes longer hangs."""
 
@@ -50,6 +52,8 @@ class Cell(abc.ABC):
 
     settings: dict[str, str] = {}  # noqa: RUF012 - never changed, replaced in classes below
     """Further settings of the instance."""
+    next_tries = 1
+    """The next request must be answered by this try."""
 
     def __init__(self, fault: str, moment: Moment, name: str) -> None:
         self.result = Result(fault, moment)
@@ -118,7 +122,7 @@ class Cell(abc.ABC):
             await self._guarded(self._follow)
             self.result.executed = self.executed[self.path]
             self.result.resent = self.resent()
-            if self.result.executed > 1:
+            if any(count > 1 for count in self.executed.values()):
                 self.wrong("executed twice")
         except (asyncio.TimeoutError, TimeoutError):
             self.wrong("it hangs")
@@ -199,23 +203,49 @@ class Cell(abc.ABC):
         return cause if isinstance(cause, str) else None
 
     async def _follow(self) -> None:
-        """Where the fault of a dial is remembered for a moment, a few more are allowed."""
+        """The next request, on a connection of its own."""
         if self.moment is Moment.DRAINING:
-            self.result.following = "-"
+            self.result.following = await self._refusal()
             return
-        for number in range(NEXT_TRIES):
-            client = await Client.connect(self.port)
-            try:
-                client.send(request_bytes("POST", f"{self.path}/next-{number}", BODY))
-                response = await self._answer(client)
-            finally:
-                await client.gone()
-            if response is not None and response.status == 200:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for number in range(self.next_tries):
+            if number:
+                await pace(REPEATS_AFTER)
+            self.result.tries += 1
+            self.result.following = await self._next(f"{self.path}/next-{number}")
+            if self.result.following == "200":
                 break
-            await pace(REPEATS_AFTER)
-        self.result.following = str(response.status) if response is not None else "cut"
-        if self.result.following != "200":
-            self.wrong("the next request fails")
+        else:
+            self.wrong(f"the next request fails: {self.result.following}")
+        self.result.following_seconds = loop.time() - began
+        if self.result.following_seconds > NEXT_WITHIN:
+            self.wrong(f"the next request takes {self.result.following_seconds:.1f} s")
+
+    async def _next(self, path: str) -> str:
+        client = await Client.connect(self.port)
+        try:
+            client.send(request_bytes("POST", path, BODY))
+            response = await self._answer(client)
+        finally:
+            await client.gone()
+        if response is None or not response.complete:
+            return "cut"
+        if response.status != 200:
+            return f"{response.status} {response.cause}"
+        if response.body != answer_to(path.encode()):
+            self.wrong("the next request has other bytes")
+        return "200"
+
+    async def _refusal(self) -> str:
+        """A proxy that drains, or is gone, takes no connection."""
+        try:
+            client = await Client.connect(self.port)
+        except ConnectionRefusedError:
+            return "refused"
+        await client.gone()
+        self.wrong("a proxy that drains took a connection")
+        return "taken"
 
 
 class ScriptedCell(Cell):

@@ -24,20 +24,25 @@ from tests.support.proxy import Proxy
 from tests.support.scripted_origin import Manners, Origin, context_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tests.faults.cell import Cell, ScriptedCell
     from tests.support.stage import Certificates
 
 AT_ONCE = 24
 """Cells that are played at the same time, beside those that have to be struck together."""
-ONLY_LINUX = ("connect hangs", "DNS failure")
+DNS = "DNS failure"
+ONLY_LINUX = ("connect hangs", DNS)
 
 
 class Matrix:
     """One run over one engine."""
 
-    def __init__(self, certificates: Certificates, folder: Path, engine: str) -> None:
+    def __init__(
+        self, certificates: Certificates, folder: Path, engine: str, only: Collection[str] = ()
+    ) -> None:
+        """`only`: these faults, else all."""
+        self.only = only
         self.certificates = certificates
         self.folder = folder
         self.engine = engine
@@ -49,7 +54,7 @@ class Matrix:
 
     async def run(self) -> list[Result]:
         """Play every cell."""
-        cells = list(self._cells())
+        cells = [cell for cell in self._cells() if not self.only or cell.result.fault in self.only]
         running = [cell for cell in cells if cell.moment is not Moment.DRAINING]
         draining = [cell for cell in cells if cell.moment is Moment.DRAINING]
         proxies = await asyncio.gather(self._start(running, "running"), self._start(draining, "draining"))
@@ -67,9 +72,7 @@ class Matrix:
     def _cells(self) -> Iterator[Cell]:
         kinds: dict[str, type[ScriptedCell]] = {**outages.KINDS, **breaks.KINDS}
         for row, (fault, kind) in enumerate(kinds.items()):
-            if fault in ONLY_LINUX and (
-                sys.platform != "linux" or (fault == "DNS failure" and not self.resolver)
-            ):
+            if fault in ONLY_LINUX and (sys.platform != "linux" or (fault == DNS and not self.resolver)):
                 continue
             for moment in Moment:
                 cell = kind(fault, moment, f"c{row}-{moment.name}")
@@ -133,9 +136,14 @@ async def _play_together(cells: list[Cell], draining: Proxy) -> None:
     await asyncio.gather(*(cell.play() for cell in cells))
 
 
+def find_compiler() -> str | None:
+    """The C compiler, if there is one."""
+    return shutil.which("cc") or shutil.which("gcc")
+
+
 def _build_resolver(folder: Path) -> Path | None:
     """The library that makes names fail; None where it cannot be built or preloaded."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
+    compiler = find_compiler()
     if sys.platform != "linux" or compiler is None:
         return None
     library = folder / "resolver.so"

@@ -117,8 +117,10 @@ class Stalls(_OtherListener):
 
 
 class _OtherContext(Outage):
-    """The handshake ends otherwise."""
+    """The handshake ends otherwise. Such a fault is permanent, so that until the next dial is due (0.1 s after the
+    first that failed) requests get the same answer at once: docs/behaviour.md. The second try is beyond that."""
 
+    next_tries = 2
     chain = "good"
     alpn = ("h2",)
 
@@ -140,6 +142,12 @@ class ExpiredCertificate(_OtherContext):
     """Of yesterday."""
 
     chain = "expired"
+
+
+class UnknownAuthority(_OtherContext):
+    """Signed by nobody we know."""
+
+    chain = "unknown"
 
 
 class NoH2(_OtherContext):
@@ -171,6 +179,7 @@ KINDS: dict[str, type[Outage]] = {
     "TLS handshake stalls": Stalls,
     "certificate for another name": WrongCertificate,
     "certificate expired": ExpiredCertificate,
+    "certificate of an unknown authority": UnknownAuthority,
     "ALPN without h2": NoH2,
     "DNS failure": NoName,
 }

@@ -78,8 +78,8 @@ def push_promise(stream: int, promised: int, block: bytes) -> bytes:
     return frame(Kind.PUSH_PROMISE, Flag.END_HEADERS, stream, promised.to_bytes(4, "big") + block)
 
 
-def goaway(last: int, code: int = Code.NO_ERROR) -> bytes:
-    return _goaway(last, code)
+def goaway(last: int, code: int = Code.NO_ERROR, debug: bytes = b"") -> bytes:
+    return _goaway(last, code, debug)
 
 
 def settings_ack() -> bytes:
