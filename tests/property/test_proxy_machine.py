@@ -103,6 +103,7 @@ class Caller:
         self.content = content_of(number, size)
         self.offered = self.fed = 0
         self.will_close = self.write_paused = False
+        self.owed: Exchange | None = None
         self.body: Any = None
         self.reading = True
         self.whole = False
@@ -262,6 +263,8 @@ class ProxyMachine(RuleBasedStateMachine):
     """Everything between a client's protocol and the bytes of TLS, but for time and sockets."""
 
     engine = "py"
+    keep = False
+    """-memory-pressure keep."""
 
     @initialize()
     def begin(self) -> None:
@@ -280,11 +283,11 @@ class ProxyMachine(RuleBasedStateMachine):
         )
         settings = config.parse(SETTINGS_OF_TEST)
         self.arena = new_arena(self.engine, LIMIT_BYTES)
-        self.memory = Memory(self.arena, self.clock, settings.queue_timeout, keep=False)
+        self.memory = Memory(self.arena, self.clock, settings.queue_timeout, keep=self.keep)
         metrics = Metrics("0", "test").instance("")
         self.instance = Counting(settings, self.clock, self.memory, metrics)
 
-    async def dial(self, settings: Any, context: Any, make: Callable[[], Connection]) -> Connection:
+    async def dial(self, settings: Any, context: Any, reach: Any, make: Callable[[], Connection]) -> Connection:
         future: asyncio.Future[Connection] = self.loop.create_future()
         self.dials.append((make, future))
         return await future
@@ -537,7 +540,8 @@ class ProxyMachine(RuleBasedStateMachine):
         held = sum(each.body.reserved for each in self.callers if each.body is not None)
         owed = sum(each.exchange._uncredited for each in self.callers)
         assert self.arena.used == held + owed
-        assert held <= LIMIT_BYTES
+        assert self.arena.used <= LIMIT_BYTES
+        assert not (self.keep and self.memory.given_up)
 
     @invariant()
     def connections_are_within_their_limits(self) -> None:
@@ -581,13 +585,15 @@ class ProxyMachine(RuleBasedStateMachine):
             self.loop.close()
 
 
-def test_any_order_of_events_keeps_the_books(engine: str) -> None:
+@pytest.mark.parametrize("pressure", ["drop", "keep"])
+def test_any_order_of_events_keeps_the_books(engine: str, pressure: str) -> None:
     """docs/architecture.md; RFC 9113 sections 6.8 and 8.7, RFC 9110 section 9.2.2."""
 
     class Machine(ProxyMachine):
         pass
 
     Machine.engine = engine
+    Machine.keep = pressure == "keep"
     profile = hypothesis_settings()
     examples = max(40, profile.max_examples // 4)
     run_state_machine_as_test(
