@@ -71,8 +71,9 @@ class Matrix:
 
     def _cells(self) -> Iterator[Cell]:
         kinds: dict[str, type[ScriptedCell]] = {**outages.KINDS, **breaks.KINDS}
+        left_out = not_played()
         for row, (fault, kind) in enumerate(kinds.items()):
-            if fault in ONLY_LINUX and (sys.platform != "linux" or (fault == DNS and not self.resolver)):
+            if fault in left_out:
                 continue
             for moment in Moment:
                 cell = kind(fault, moment, f"c{row}-{moment.name}")
@@ -136,14 +137,20 @@ async def _play_together(cells: list[Cell], draining: Proxy) -> None:
     await asyncio.gather(*(cell.play() for cell in cells))
 
 
-def find_compiler() -> str | None:
-    """The C compiler, if there is one."""
+def _find_compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc")
+
+
+def not_played() -> set[str]:
+    """Faults that this machine cannot play."""
+    if sys.platform != "linux":
+        return set(ONLY_LINUX)
+    return set() if _find_compiler() else {DNS}
 
 
 def _build_resolver(folder: Path) -> Path | None:
     """The library that makes names fail; None where it cannot be built or preloaded."""
-    compiler = find_compiler()
+    compiler = _find_compiler()
     if sys.platform != "linux" or compiler is None:
         return None
     library = folder / "resolver.so"

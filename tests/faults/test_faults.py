@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.matrix import DNS, ONLY_LINUX, Matrix, find_compiler
+from tests.faults.matrix import Matrix, not_played
 from tests.faults.table import Row, read
 from tests.support.stage import Certificates, certificates
 
@@ -27,13 +26,6 @@ def differs(result: Result, documented: Row) -> str:
     if result.seconds > documented.within:
         return f"{result.key}: {result.seconds:.1f} s, at most {documented.within:.1f} s"
     return ""
-
-
-def not_played() -> set[str]:
-    """Faults that this machine cannot play."""
-    if sys.platform != "linux":
-        return set(ONLY_LINUX)
-    return set() if find_compiler() else {DNS}
 
 
 async def test_every_fault_at_every_moment(certificates: Certificates, engine: str, tmp_path: Path) -> None:
