@@ -118,7 +118,7 @@ def caption(results: dict[str, Any]) -> str:
     most, *others = sorted(runs, key=lambda run: -len(runs[run]))
     when = "; ".join([most, *(f"on {run} instead: {', '.join(runs[run])}" for run in others)])
     return (
-        f"{when}. {rig}, {machine['cores']} cores; {versions}; {peers}; one worker each (Go: GOMAXPROCS=1).\n"
+        f"{when}. {rig}, {machine['cores']} cores; {versions}; {peers}; one worker each, Go on all cores.\n"
         "A figure is the median over the rounds; ÷ is the median of h2ping's figure by the peer's within each round."
     )
 
