@@ -287,7 +287,9 @@ class ProxyMachine(RuleBasedStateMachine):
         metrics = Metrics("0", "test").instance("")
         self.instance = Counting(settings, self.clock, self.memory, metrics)
 
-    async def dial(self, settings: Any, context: Any, reach: Any, make: Callable[[], Connection]) -> Connection:
+    async def dial(
+        self, settings: Any, context: Any, reach: Any, make: Callable[[], Connection]
+    ) -> Connection:
         future: asyncio.Future[Connection] = self.loop.create_future()
         self.dials.append((make, future))
         return await future
