@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.cases.timing import ABSENCE, SOON
+from tests.support.client import with_key
 
 if TYPE_CHECKING:
     from tests.support.stage import Stage
@@ -15,7 +16,7 @@ async def assert_refused(stage: Stage, raw: bytes, status: int = 400) -> None:
     origin = await stage.origin()
     proxy = await stage.proxy(origin)
     client = await stage.client(proxy)
-    client.send(raw)
+    client.send(with_key(raw))
     response = await client.response(within=SOON)
     assert (response.status, response.closes, response.complete) == (status, True, True)
     assert await client.closed() == b""

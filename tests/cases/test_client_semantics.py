@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cases.timing import ABSENCE, SOON
-from tests.support.client import request_bytes
+from tests.support.client import request_bytes, with_key
 from tests.support.framing import Code, data
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ async def test_requests_that_are_right_reach_the_origin_as_they_were_meant(stage
     wrong: list[tuple[object, ...]] = []
     for name, (raw, seen, body) in PASSED.items():
         client = await stage.client(proxy)
-        client.send(raw)
+        client.send(with_key(raw))
         before = len(origin.requests)
         try:
             request = await origin.request(before + 1, within=SOON)
@@ -158,7 +158,7 @@ async def test_100_is_sent_once_and_only_where_a_body_is_to_come(stage: Stage) -
     client = await stage.client(proxy)
     for name, (fields, body, interims) in EXPECTING.items():
         before = len(origin.requests)
-        client.send(b"POST /" + HEAD + fields)
+        client.send(with_key(b"POST /" + HEAD + fields))
         for status in interims:
             assert await client.interim(within=SOON) == status, name
         client.send(body)
@@ -176,7 +176,9 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_asked_for(stage:
     proxy = await stage.proxy(origin, "--max-body-bytes=10")
     for length, status in ((10, 200), (11, 413), (10**17, 413)):
         client = await stage.client(proxy)
-        client.send(b"POST /" + HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % length)
+        client.send(
+            with_key(b"POST /" + HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % length)
+        )
         if status == 200:
             assert await client.interim(within=SOON) == 100
             client.send(bytes(length))
@@ -201,7 +203,9 @@ async def test_trailers_of_a_request_go_up_but_those_of_framing_and_routing(stag
     client = await stage.client(proxy)
     for number, (name, (lines, wanted)) in enumerate(TRAILERS.items(), 1):
         client.send(
-            b"POST /" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n" + lines + b"\r\n"
+            with_key(
+                b"POST /" + HEAD + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n" + lines + b"\r\n"
+            )
         )
         request = await origin.request(number)
         assert await request.complete() == b"hi", name
@@ -333,7 +337,7 @@ async def test_a_client_that_leaves_inside_its_request_has_sent_none(
     for name, (raw, part) in LEFT.items():
         client = await stage.client(proxy)
         before = len(origin.requests)
-        client.send(raw)
+        client.send(with_key(raw))
         if b"\r\n\r\n" in raw:
             request = await origin.request(before + 1)
             await request.received(len(part))

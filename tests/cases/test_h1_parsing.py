@@ -8,6 +8,7 @@ import pytest
 
 from tests.cases.refusal import assert_refused
 from tests.cases.timing import SOON
+from tests.support.client import with_key
 from tests.support.framing import Code, Kind
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def test_a_chunk_size_that_is_not_plain_hex_is_refused(stage: Stage, size:
     origin = await stage.origin()
     proxy = await stage.proxy(origin)
     client = await stage.client(proxy)
-    client.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    client.send(with_key(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"))
     if when == "later":
         client.send(b"3\r\nabc\r\n")
         await (await origin.request(1)).received(3)
@@ -90,7 +91,7 @@ async def test_a_request_in_single_bytes_is_one_request(stage: Stage) -> None:
     first.respond(200, b"one")
     assert (await client.response("POST")).body == b"one"
 
-    client.send(head + b"5\r\nhello\r")
+    client.send(with_key(head) + b"5\r\nhello\r")
     second = await origin.request(2)
     await second.received(5)
     client.send(b"\n0\r\n\r\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.cases.timing import ABSENCE, SOON
+from tests.support.client import with_key
 
 if TYPE_CHECKING:
     from tests.support.stage import Stage
@@ -131,7 +132,7 @@ async def test_malformed_heads_never_reach_the_upstream(stage: Stage) -> None:
     wrong = []
     for name, (raw, statuses) in REFUSED.items():
         client = await stage.client(proxy)
-        client.send(raw)
+        client.send(with_key(raw))
         try:
             response = await client.response(within=SOON)
             rest = await client.closed(within=SOON)
@@ -151,7 +152,7 @@ async def test_broken_chunks_never_become_a_whole_request(stage: Stage) -> None:
     wrong = []
     for name, raw in BROKEN_CHUNKS.items():
         client = await stage.client(proxy)
-        client.send(CHUNKED + raw)
+        client.send(with_key(CHUNKED + raw))
         try:
             response = await client.response("POST", within=SOON)
             rest = await client.closed(within=SOON)
@@ -191,7 +192,7 @@ async def test_a_head_beyond_the_limit_is_431(stage: Stage) -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 100_000,
     ):
         client = await stage.client(proxy)
-        client.send(raw)
+        client.send(with_key(raw))
         response = await client.response(within=SOON)
         assert response.status in (414, 431)
         assert response.closes
@@ -283,7 +284,7 @@ async def test_odd_requests_that_are_right_pass(stage: Stage) -> None:
     for raw, seen, body in rows:
         before = len(origin.requests)
         client = await stage.client(proxy)
-        client.send(raw)
+        client.send(with_key(raw))
         if body == b"refused":
             assert (await client.response()).status == 400
             continue

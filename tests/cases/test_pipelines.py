@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cases.timing import ABSENCE, SOON
-from tests.support.client import request_bytes
+from tests.support.client import request_bytes, with_key
 from tests.support.framing import Code
 
 if TYPE_CHECKING:
     from tests.support.scripted_origin import Request
     from tests.support.stage import Stage
 
-GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = with_key(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
 async def _echo_path(request: Request) -> None:
@@ -103,7 +103,7 @@ async def test_what_follows_a_request_and_is_none_is_refused_after_its_answer(st
     wrong: list[tuple[object, ...]] = []
     for name, (raw, status) in AFTER.items():
         client = await stage.client(proxy)
-        client.send(b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi" + raw)
+        client.send(with_key(b"POST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi") + raw)
         first = await client.response("POST", within=SOON)
         if (first.status, first.body) != (200, b"/1"):
             wrong.append((name, first.status))

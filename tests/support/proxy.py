@@ -168,8 +168,9 @@ class Proxy:
         return answer.partition(b"\r\n\r\n")[2].decode()
 
     async def look_for_secrets(self) -> None:
-        """In what its admin listener shows, where there is one and it still runs."""
-        if "probes and metrics on http://" not in self.log or "shutdown requested" in self.log:
+        """In what its admin listener shows, where it still runs; a proxy that drains may end amid it."""
+        is_running = self._process is not None and self._process.returncode is None
+        if not is_running or self.expect_code is None or "probes and metrics on http://" not in self.log:
             return
         with contextlib.suppress(OSError):
             for path in ("/metrics", "/connections"):
@@ -179,8 +180,7 @@ class Proxy:
         """Stop it if it runs, and demand a clean end: exit code, no defect, and no secret in log and pages."""
         if self._process is None:
             return
-        if self._process.returncode is None and self.expect_code is not None:
-            await self.look_for_secrets()
+        await self.look_for_secrets()
         try:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

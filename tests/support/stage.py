@@ -141,9 +141,12 @@ class Stage:
         return response
 
     async def close(self) -> None:
+        # While calls are under way; `finish` looks again after them.
+        looks = [proxy.look_for_secrets() for proxy in self.proxies if self.watched]
+        failures = await asyncio.gather(*looks, return_exceptions=True)
         for client in self.clients:
             await client.gone()
-        failures = await asyncio.gather(*(proxy.finish() for proxy in self.proxies), return_exceptions=True)
+        failures += await asyncio.gather(*(proxy.finish() for proxy in self.proxies), return_exceptions=True)
         failures += await asyncio.gather(*(origin.close() for origin in self.origins), return_exceptions=True)
         complaints = [str(failure) or repr(failure) for failure in failures if failure is not None]
         for origin in self.origins:
