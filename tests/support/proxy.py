@@ -172,7 +172,7 @@ class Proxy:
         is_running = self._process is not None and self._process.returncode is None
         if not is_running or self.expect_code is None or "probes and metrics on http://" not in self.log:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
             for path in ("/metrics", "/connections"):
                 assert CANARY not in await self.page(path), f"a secret is in {path}"
 
