@@ -10,7 +10,7 @@ Theory of operation
 -------------------
 1. One request a connection, then it is closed: probes and scrapers open a new one anyway.
 2. GET and HEAD only; a head of at most 8 KiB within 10 s; at most 64 connections. Whoever breaks a bound is
-   cut.
+   cut; of too many it is the oldest, so that visitors who stand still never keep a probe out.
 3. What is shown is handed in by a callable and holds no header, no path and no body.
 """
 
@@ -59,7 +59,7 @@ class Admin:
         self._ready = False
         self._started = False
         self._server: asyncio.Server | None = None
-        self.visits: set[Visit] = set()
+        self.visits: dict[Visit, None] = {}
 
     @property
     def ready(self) -> bool:
@@ -117,14 +117,16 @@ class Visit(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
-        if len(self._admin.visits) >= MOST_CONNECTIONS:
-            self._transport.abort()
-            return
-        self._admin.visits.add(self)
+        visits = self._admin.visits
+        if len(visits) >= MOST_CONNECTIONS:
+            oldest = next(iter(visits))
+            del visits[oldest]
+            oldest.cut()
+        visits[self] = None
         self._deadline = asyncio.get_running_loop().call_later(TIME_LIMIT, self.cut)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._admin.visits.discard(self)
+        self._admin.visits.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None

@@ -72,7 +72,8 @@ class Deadlines:
         self._due.pop(key, None)
 
     def _fire(self) -> None:
-        self._timer = None
+        # The timer that fired stands until the end: what a callback adds must not arm one for itself, which would be
+        # later than the next due one's.
         now = self._clock.now()
         try:
             while self._due:
@@ -83,7 +84,8 @@ class Deadlines:
                 self._on_expire(key)
         finally:
             # Also when a callback raised: the deadlines of all others stand.
-            if self._due and self._timer is None:
+            self._timer = None
+            if self._due:
                 self._timer = self._clock.call_later(max(next(iter(self._due.values())) - now, 0), self._fire)
 
     def close(self) -> None:

@@ -132,15 +132,22 @@ async def test_a_defect_in_what_is_shown_is_a_500_and_the_rest_goes_on(
     assert "the admin page failed" in caplog.text
 
 
-async def test_no_more_than_a_few_visitors_and_none_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_module, "MOST_CONNECTIONS", 1)
-    monkeypatch.setattr(admin_module, "TIME_LIMIT", 0.2)
-    async with running() as admin:
-        async with visiting(admin) as (reader, writer):
-            writer.write(b"GET /live")
-            assert await exchange(admin, b"GET /live HTTP/1.1\r\n\r\n") == b""
-            assert await rest(reader) == b""
+async def test_of_too_many_visitors_the_oldest_goes_and_a_probe_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_module, "MOST_CONNECTIONS", 2)
+    async with running() as admin, visiting(admin) as (oldest, _), visiting(admin) as (younger, writer):
         assert (await get(admin, "/live"))[0] == 200
+        assert await rest(oldest) == b""
+        writer.write(b"GET /live HTTP/1.1\r\n\r\n")
+        assert (await rest(younger)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_no_visitor_stays_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "TIME_LIMIT", 0.2)
+    async with running() as admin, visiting(admin) as (reader, writer):
+        writer.write(b"GET /live")
+        assert await rest(reader) == b""
 
 
 async def test_closing_cuts_who_is_still_there() -> None:

@@ -92,3 +92,22 @@ def test_a_callback_that_raises_costs_no_other_its_deadline() -> None:
         clock.advance(5)
     clock.advance(1)
     assert gone == ["a", "b"]
+
+
+def test_a_deadline_that_a_callback_sets_makes_no_other_late() -> None:
+    """An idle connection that was retired set a deadline anew: those due a moment later waited as long again."""
+    clock = FakeClock()
+    gone: list[tuple[object, float]] = []
+
+    def expire(key: object) -> None:
+        gone.append((key, clock.now() - begun))
+        if key == "a":
+            deadlines.add("again")
+
+    deadlines = Deadlines(clock, 5.0, expire)
+    begun = clock.now()
+    deadlines.add("a")
+    clock.advance(1)
+    deadlines.add("b")
+    clock.advance(20)
+    assert gone == [("a", 5.0), ("b", 6.0), ("again", 10.0)]
