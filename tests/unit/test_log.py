@@ -169,7 +169,7 @@ def test_each_cause_opens_its_line_with_whose_fault_it_is(pipe: Pipe, cause: str
     opening = line.split(" ", 2)[2].split(":")[0]
     client = {"bad-request", "ambiguous-length", "unsupported-coding", "connect-method", "max-forwards", "http-version",
               "head-too-large", "body-too-large", "body-timeout", "head-timeout",
-              "response-unread"}  # fmt: skip
+              "reader-timeout", "response-unread"}  # fmt: skip
     own = {"queue-full", "queue-timeout", "memory-timeout", "draining", "shutdown-grace", "internal-error"}
     expected = (
         "client gone" if cause == "client-gone"

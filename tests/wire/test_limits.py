@@ -105,9 +105,9 @@ def test_what_bodies_allow_is_not_saved_up(frugal: Rig) -> None:
     rig = frugal
     ears = rig.open()
     rig.serve(rig.peer.response(1))
-    for _ in range(8):
-        rig.serve(rig.peer.data(1, bytes(16_384)) * 16)
-        ears.stream.credit(16 * 16_384)
+    for _ in range(32):
+        rig.serve(rig.peer.data(1, bytes(16_384)) * 4)
+        ears.stream.credit(4 * 16_384)
     rig.sent()
     for _ in range(BUDGET // 10):
         rig.serve(rig.peer.settings() * 10)
