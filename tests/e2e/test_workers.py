@@ -166,7 +166,9 @@ async def test_a_second_signal_ends_all_workers_at_once(any_stage: Stage) -> Non
 async def test_the_ready_file_holds_the_parent_while_workers_listen(any_stage: Stage, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     proxy = await start(any_stage, answer_with_path, "-ready-file", str(ready))
-    await admin_port(proxy)
+    admin = await admin_port(proxy)
+    while (await visit(admin, "/readiness")).status != 200:
+        await pace(0.02)
     assert int(ready.read_text(encoding="ascii")) == proxy.pid
     os.kill(proxy.pid, signal.SIGTERM)
     assert await proxy.exited() == 0
