@@ -18,14 +18,19 @@ from nemo_gym.global_config import get_global_config_dict
 KIND = os.environ.get("FAKE_GYM", "")
 
 SERVER = """
-import os, signal, sys
-signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
-try:
-    print("server up", flush=True)
-    sys.stdin.read()
+import os, signal, sys, threading
+
+def until_gym_is_gone():
+    while os.read(0, 4096):
+        pass
     os._exit(1)  # Gym was killed: not a stop, but no test leaves a process behind
-finally:
-    open(sys.argv[1], "a").write("server stopped\\n")
+
+# Waited for, not handled: a handler does not run while a read blocks that was begun as the signal came.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+threading.Thread(target=until_gym_is_gone, daemon=True).start()
+print("server up", flush=True)
+signal.sigwait([signal.SIGINT])
+open(sys.argv[1], "a").write("server stopped\\n")
 """
 
 
