@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 DAEMON = """
 import os, signal, sys
+ready, told = os.pipe()
 if not os.fork():
     if os.fork():
         os._exit(0)
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("daemon", flush=True)
+    os.write(told, b"!")
     signal.pause()
 os.wait()
+os.read(ready, 1)
 """
 """A command whose child's child has a session of its own, another parent and no ear for SIGTERM, as Ray's have."""
 

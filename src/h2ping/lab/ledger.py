@@ -29,7 +29,7 @@ NOT_PROCESSED = frozenset(
 )  # fmt: skip
 """Causes that prove that the request was not processed: such a call should have been sent again until it lived."""
 DISTRUST = frozenset(cause.token for cause in CAUSES.values() if cause.permanent)
-LIVED_SHARE = 0.8
+LIVED_SHARE = 0.5
 FAILURES = "h2ping_request_failures_total{"
 
 
