@@ -59,9 +59,10 @@ LATE = [
     r"^AssertionError: assert \(?-?[0-9]+\.[0-9e-]+( [-+] -?[0-9]+\.[0-9e-]+\))? <=? ",
 ]
 """What a test that was late ends with: a wait that ran out (also that of `tests.support.bell`), or a measured time, a
-float, above its limit. Such a test, and no other, is run again, twice at most, and the report tells it with its reason.
-Numbers of executions, causes and bytes are no floats: where one is wrong, once is enough to fail. The fault matrix
-keeps its own times and is never run again."""
+float, above its limit. Of the cases such a test, and no other, is run again, twice at most: numbers of executions,
+causes and bytes are no floats, and where one is wrong, once is enough to fail. The fault matrix keeps its own times and
+is never run again. Tests of starting, signalling and ending whole processes race with the system in more ways and are
+run again whatever they failed with. The report tells every second try with its reason."""
 
 
 def is_in_real_time(item: pytest.Item) -> bool:
@@ -73,14 +74,15 @@ def is_in_real_time(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_in_real_time(item):
-            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=LATE))
+            is_case = item.path.parent.name == "cases"
+            item.add_marker(pytest.mark.flaky(reruns=2, **({"only_rerun": LATE} if is_case else {})))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Each second chance with its reason: a run that needed one must not look like one that did not."""
     again = terminalreporter.stats.get("rerun", [])
     if again:
-        terminalreporter.section(f"{len(again)} tries were late and made again")
+        terminalreporter.section(f"{len(again)} tries were made again")
     for report in again:
         crash = getattr(report.longrepr, "reprcrash", None)
         reason = str(crash.message if crash else report.longrepr).partition("\n")[0]

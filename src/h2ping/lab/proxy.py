@@ -115,7 +115,8 @@ class Proxy:
             if found and not self.port:
                 self.port = int(found.group(1))
                 self._listening.set()
-        await self._process.wait()  # a signal sent before would take its exit code away: Popen looks by itself first
+        # A signal sent before it was waited for would take its exit code away: Popen looks by itself first.
+        await self._process.wait()
         self._listening.set()  # it ended; `port` says whether it ever listened
 
     async def stop(self) -> int:
