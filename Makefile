@@ -7,9 +7,10 @@ TEST_VENV ?= .venv
 PYTEST_ARGS ?= -n 4 --dist loadfile
 MINUTES ?= 5
 HOURS ?= 1
+STORIES ?= 100000
 SOURCES := pyproject.toml setup.py $(shell find src -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick micro soak fuzz callgrind fuzz-short sanitize clean help
+.PHONY: demo docs test test-plain lint types coverage faults proof trace trace-28k memory bench bench-quick micro soak fuzz fuzz-short stories callgrind sanitize clean help
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +75,9 @@ fuzz: $(TEST_VENV)/.done  ## HOURS=n of coverage-guided fuzzing under sanitizers
 
 fuzz-short: $(TEST_VENV)/.done  ## a minute of it for each target
 	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m tests.fuzz --seconds 60
+
+stories: $(TEST_VENV)/.done  ## STORIES=n random frame scripts, told to both engines: the same events and frames
+	H2PING_STORIES=$(STORIES) $(TEST_VENV)/bin/python -m pytest -q -n auto -o timeout=0 tests/property/test_engines_agree.py
 
 bench: $(TEST_VENV)/.done peers  ## against Go, Envoy and nghttpx; the tables in README.md and docs/performance.md
 	$(TEST_VENV)/bin/python -m bench

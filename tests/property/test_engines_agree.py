@@ -4,7 +4,7 @@ A story is a list of actions: what the server sends (well-formed or not, whole o
 does, and how a receiver reacts inside a call. What may differ is left out of the comparison: where DATA is
 cut, the order of frames of different streams, and when WINDOW_UPDATE is sent (tests/wire has its rules).
 
-`H2PING_STORIES` sets how many are told (100,000 before a release; a few hundred otherwise).
+`H2PING_STORIES` sets how many are told (`make stories`: 100,000, weekly; a few hundred otherwise).
 """
 
 from __future__ import annotations
