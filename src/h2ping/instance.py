@@ -34,7 +34,14 @@ class Instance:
         self.memory = memory
         self.metrics = metrics
         self.authority = settings.upstream.authority
-        self.pool = Pool(settings, tls_context(settings), clock, metrics.round_trip, metrics.connection_lost)
+        self.pool = Pool(
+            settings,
+            tls_context(settings),
+            clock,
+            metrics.round_trip,
+            metrics.connection_lost,
+            memory.give_back,
+        )
         self.exchanges: dict[Exchange, None] = {}
         self.first_byte = Deadlines(clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout)
         self.next_ident: Callable[[], int] = itertools.count(1).__next__

@@ -19,16 +19,19 @@ Theory of operation
    all where bodies leave it. Beyond the limit copies go first (rule 2), then the client that has gone longest without
    taking all of what it was given is cut off: its response is lost, and everybody else goes on. So neither the number
    of clients that do not read nor the size of what they asked for can pass the limit or hold up the others for long.
-8. After a burst the pages of free blocks go back to the system in slices, so that no single call is long.
+8. After a burst the pages of free blocks go back to the system in slices, so that no single call is long, but for some
+   that the next one begins with. These, and what Python and the C library keep, go when nothing is in flight.
 
 The arena counts bytes; this module decides. It knows no sockets.
 """
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Protocol
 
 from h2ping import log
+from h2ping._fast import trim_heap
 from h2ping.clock import Deadlines
 from h2ping.errors import MEMORY_TIMEOUT, DownstreamError
 
@@ -392,6 +395,13 @@ class Memory:
         if self.cut_off > self._said_cut_off:
             log.readers_cut_off(self.cut_off - self._said_cut_off)
         self._said, self._said_cut_off = self.given_up, self.cut_off
+
+    def give_back(self) -> None:
+        """Nothing is in flight: give all that is free back to the system. Takes some milliseconds."""
+        # Closed connections are cycles, which the collector hardly ever visits by itself.
+        gc.collect()
+        self.arena.trim(SPARE_BYTES)
+        trim_heap()
 
     def _trim_later(self) -> None:
         self._released_at = self._clock.now()

@@ -78,15 +78,29 @@ async def test_a_silent_call_lives_with_ping_and_dies_without() -> None:
 
 @measures_memory
 async def test_more_calls_than_memory_holds_wait_together_or_go_in_waves() -> None:
-    plan = crowd.Plan(calls=40, body_bytes=64 * 1024, limit_bytes=2**20)
+    plan = crowd.Plan(calls=40, body_bytes=64 * 1024, limit_bytes=2**20, given_back_after=0)
     report = await crowd.run(plan, lambda line: None)
+    assert report.held, report.text()
+
+
+@measures_memory
+async def test_what_thousands_of_calls_took_goes_back_to_the_system_when_they_are_over() -> None:
+    report = await crowd.run(crowd.Plan(calls=3000, body_bytes=1024, keep=False), lambda line: None)
     assert report.held, report.text()
 
 
 @measures_memory
 async def test_compressed_copies_are_kept_where_others_are_given_up() -> None:
     need_zstd()
-    plan = crowd.Plan(calls=10, body_bytes=300_000, limit_bytes=2**21, keep=False, quoted=0.9, compress=True)
+    plan = crowd.Plan(
+        calls=10,
+        body_bytes=300_000,
+        limit_bytes=2**21,
+        given_back_after=0,
+        keep=False,
+        quoted=0.9,
+        compress=True,
+    )
     report = await crowd.run(plan, lambda line: None)
     assert report.held, report.text()
     assert report.facts["copies given up"] == 0

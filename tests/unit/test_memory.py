@@ -271,6 +271,13 @@ def test_pages_go_back_in_slices_once_the_burst_is_over() -> None:
     assert clock.pending == 0
 
 
+def test_nothing_is_spared_when_all_is_to_go_back() -> None:
+    memory, arena, _ = make(10)
+    arena.resident = SPARE_BYTES
+    memory.give_back()
+    assert arena.resident == 0
+
+
 UNIT = PACK_LEAST_BYTES
 """Smallest body that is compressed."""
 

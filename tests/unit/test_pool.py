@@ -12,7 +12,7 @@ from tests.support.fake_clock import FakeClock
 from h2ping import config, errors, units
 from h2ping.errors import H2pingError, Processed, UpstreamError
 from h2ping.upstream import pool as pool_module
-from h2ping.upstream.pool import DIAL_ATTEMPTS, Pool, Slots, first_window
+from h2ping.upstream.pool import DIAL_ATTEMPTS, KEPT_IDLE, Pool, Slots, first_window
 from h2ping.upstream.wire import WireLimits
 
 
@@ -79,10 +79,16 @@ class World:
         self.clock = FakeClock()
         self.lost_to: list[str] = []
         self.settings = config.parse({"upstream": "https://judge.example", "max_conn_age": "0", **settings})
-        self.pool = Pool(self.settings, None, self.clock, lambda _: None, self.lost_to.append)  # type: ignore[arg-type]
+        self.quiet = 0
+        self.pool = Pool(
+            self.settings, None, self.clock, lambda _: None, self.lost_to.append, self._on_quiet,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.dials: list[asyncio.Future[FakeConnection]] = []
         self.served: list[FakeWaiter] = []
         self.ident = 0
+
+    def _on_quiet(self) -> None:
+        self.quiet += 1
 
     async def dial(self, *_: Any) -> FakeConnection:
         future: asyncio.Future[FakeConnection] = asyncio.get_running_loop().create_future()
@@ -447,6 +453,8 @@ async def test_slots_find_the_least_loaded_without_looking_at_all() -> None:
     assert slots.least() is connections[0]
     slots.place(connections[0], 9)
     assert slots.least() is connections[1]
+    slots.shrink()
+    assert slots.least() is connections[1]
     slots.place(connections[4], 0)
     assert slots.least() is connections[4]
     for connection in connections:
@@ -470,6 +478,69 @@ def test_an_idle_connection_is_closed_before_the_path_forgets_it(
     """A short PING interval says that the path forgets soon, and nothing PINGs an idle connection."""
     settings = config.parse({"upstream": "https://a", "ping_interval": interval, "idle_limit": idle_limit})
     assert pool_module.idle_close(settings) == closes
+
+
+async def idle_connections(w: World, count: int) -> list[FakeConnection]:
+    """So many connections, each of which has served one burst."""
+    await w.ask(16 * count)
+    connections = [await w.connect() for _ in range(count)]
+    for connection in connections:
+        connection.done(connection.load)
+    return connections
+
+
+async def test_what_a_burst_leaves_is_closed_soon_and_its_memory_given_back(world: Any) -> None:
+    w = world()
+    connections = await idle_connections(w, KEPT_IDLE + 1)
+    w.clock.advance(pool_module.SURPLUS_CLOSE)
+    assert all(connection.lost for connection in connections)
+    assert w.quiet == 0
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.quiet == 1
+
+
+async def test_what_is_in_flight_after_a_burst_is_waited_for_with_its_connection(world: Any) -> None:
+    w = world()
+    connections = await idle_connections(w, KEPT_IDLE + 2)
+    (waiter,) = await w.ask()
+    w.clock.advance(pool_module.SURPLUS_CLOSE + pool_module.TIDY_DELAY)
+    assert [connection for connection in connections if not connection.lost] == [waiter.connection]
+    assert w.quiet == 0
+    waiter.connection.done()
+    w.clock.advance(pool_module.SURPLUS_CLOSE)
+    assert waiter.connection.lost
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.quiet == 1
+
+
+async def test_a_request_that_comes_while_a_burst_is_tidied_up_puts_it_off(world: Any) -> None:
+    """Looking for garbage beside requests would make them wait."""
+    w = world()
+    await idle_connections(w, KEPT_IDLE + 1)
+    w.clock.advance(pool_module.SURPLUS_CLOSE)
+    await w.ask()
+    connection = await w.connect()
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.quiet == 0
+    connection.done()
+    w.clock.advance(pool_module.SURPLUS_CLOSE)
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.quiet == 1
+
+
+async def test_a_few_idle_connections_are_kept_and_nothing_is_tidied(world: Any) -> None:
+    w = world()
+    connections = await idle_connections(w, KEPT_IDLE)
+    for _ in range(3):
+        w.clock.advance(pool_module.SURPLUS_CLOSE + pool_module.TIDY_DELAY)
+        (waiter,) = await w.ask()
+        waiter.connection.done()
+    assert not any(connection.lost for connection in connections)
+    w.clock.advance(pool_module.IDLE_CLOSE)
+    assert all(connection.lost for connection in connections)
+    assert w.quiet == 0
+    await w.pool.close()
+    assert w.clock.pending == 0
 
 
 async def test_a_dial_that_ends_in_a_defect_counts_as_failed_and_is_logged(

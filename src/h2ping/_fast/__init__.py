@@ -19,8 +19,8 @@ else:
         IMPLEMENTATION = "compiled"
 
 if TYPE_CHECKING or IMPLEMENTATION == "plain":
-    from h2ping._fast.arena_py import Arena, Body
+    from h2ping._fast.arena_py import Arena, Body, trim_heap
 else:
-    from h2ping._fast.arena import Arena, Body
+    from h2ping._fast.arena import Arena, Body, trim_heap
 
-__all__ = ["IMPLEMENTATION", "NO_EXTENSIONS", "Arena", "Body"]
+__all__ = ["IMPLEMENTATION", "NO_EXTENSIONS", "Arena", "Body", "trim_heap"]

@@ -53,6 +53,12 @@ cdef extern from *:
     }
     static void arena_unmap(void *start, size_t size) { munmap(start, size); }
     static int arena_give_back(void *start, size_t size) { return madvise(start, size, ARENA_GIVE_BACK); }
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    static void arena_trim_heap(void) { malloc_trim(0); }
+    #else
+    static void arena_trim_heap(void) { }
+    #endif
     static int arena_lowest_bit(unsigned mask) { return __builtin_ctz(mask); }
     """
     int64_t ARENA_UNLIMITED     # address space of an arena without a limit; nothing of it is touched
@@ -60,6 +66,12 @@ cdef extern from *:
     void arena_unmap(void* start, size_t size)
     int arena_give_back(void* start, size_t size)
     int arena_lowest_bit(unsigned int mask) noexcept
+    void arena_trim_heap() noexcept
+
+
+def trim_heap():
+    """Ask the C library (glibc) to give what it keeps free back to the system."""
+    arena_trim_heap()
 
 
 cdef int64_t WINDOW = STREAM_WINDOW_BYTES
@@ -103,7 +115,6 @@ cdef inline int kind_bits(uint32_t cell) noexcept:
 
 @cython.final
 @cython.no_gc
-@cython.freelist(64)
 cdef class CellView:
     """Exporter of some bytes of one cell; the cell counts it for as long as it lives."""
 
@@ -342,7 +353,6 @@ cdef class Arena:
 
 @cython.final
 @cython.no_gc_clear     # what __dealloc__ gives back, it gives to the arena, which must still be there
-@cython.freelist(256)
 cdef class Body:
     """One request body. Offsets count from its first byte, also where the first cells are gone."""
 

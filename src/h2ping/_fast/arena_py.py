@@ -83,6 +83,10 @@ class Arena:
         return 0
 
 
+def trim_heap() -> None:
+    """Nothing: only C can ask the C library for what it keeps."""
+
+
 class Body:
     """One request body. Offsets count from its first byte, also where the first cells are gone."""
 

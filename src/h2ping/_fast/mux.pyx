@@ -169,7 +169,6 @@ cdef object connection_fault(int code, str detail, object cause=PROTOCOL_ERROR):
 
 @cython.final
 @cython.no_gc_clear     # __dealloc__ needs the connection that the stream was on
-@cython.freelist(64)
 cdef class MuxStream:
     """One request and its response (`h2ping.upstream.wire.WireStream`)."""
 

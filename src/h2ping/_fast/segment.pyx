@@ -89,7 +89,6 @@ cdef class Segment:
 
 @cython.final
 @cython.no_gc
-@cython.freelist(64)
 cdef class Slice:
     """Some received bytes, read-only; whatever takes a buffer takes it."""
 

@@ -3,7 +3,8 @@
 Twice. With copies given up under pressure all calls wait at the origin at the same time; the origin holds
 its answers until they do; with `--compress` copies are compressed before any is given up. With
 `-memory-pressure keep` every body is kept until its answer begins, so the
-calls go in waves. Both times the proxy's resident memory is read while they wait.
+calls go in waves. Both times the proxy's resident memory is read while they wait, and the first time once more when
+the calls and their clients are gone.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Plan:
     limit_bytes: int = 256 * 2**20
     allowance_bytes: int = 64 * 2**20
     """What the process may have beside the bodies."""
+    given_back_after: float = 10.0
+    """Seconds after the last answer at which little of what the calls took may be left; 0: not looked at."""
+    left_bytes: int = 16 * 2**20
+    """How much that is."""
     patience: float = 180.0
     keep: bool = True
     """Run the second half, with -memory-pressure keep, too."""
@@ -104,11 +109,19 @@ async def _all_at_once(plan: Plan, report: Report, tell: Callable[[str], None]) 
             origin.open_gate()
             outcomes = await sending
             await memory.stop()
+        await asyncio.sleep(plan.given_back_after)
+        left = proxy.resident_bytes() - before
     limit = plan.limit_bytes + plan.allowance_bytes
     report.claim("waiting at the origin at the same time", plan.calls, together, together == plan.calls)
     _claim_answers(report, "answered", plan, outcomes, origin)
     seen = f"{mebibytes(waiting)} waiting, {mebibytes(memory.peak)} peak"
     report.claim("resident memory", f"at most {mebibytes(limit)}", seen, memory.peak <= limit)
+    if plan.given_back_after:
+        seen = f"{mebibytes(left)} above what it was before"
+        report.claim(
+            f"resident memory {plan.given_back_after:g} s later", f"at most {mebibytes(plan.left_bytes)}", seen,
+            left <= plan.left_bytes,
+        )  # fmt: skip
     report.facts["until all wait"] = f"{there:.1f} s"
     report.facts["resident once nothing moves"] = mebibytes(settled)
     report.facts["copies given up"] = counts["copies_given_up"]

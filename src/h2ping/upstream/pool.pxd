@@ -26,6 +26,7 @@ cdef class Pool:
     cdef object _clock
     cdef object _on_round_trip
     cdef object _on_connection_lost
+    cdef object _on_quiet
     cdef Slots _slots
     cdef Py_ssize_t _usable
     cdef Py_ssize_t _peer_limit
@@ -34,6 +35,9 @@ cdef class Pool:
     cdef bint _assigning
     cdef Deadlines _deadlines
     cdef Deadlines _idle
+    cdef Deadlines _surplus
+    cdef object _tidy_timer
+    cdef bint _burst_over
     cdef readonly set _dials
     cdef double _delay
     cdef object _delay_timer
@@ -49,6 +53,8 @@ cdef class Pool:
 
     @cython.locals(term=_Term)
     cdef object _place(self, connection)
+
+    cdef object _no_longer_idle(self, connection)
 
     cdef bint _has_hope(self) except -1
     cdef bint _may_grow(self) except -1
