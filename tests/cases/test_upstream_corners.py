@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cases.timing import ABSENCE, SOON
-from tests.support.framing import Code, Kind, Setting, data, goaway, ping, rst_stream, settings
+from tests.support.framing import Code, Flag, Kind, Setting, data, frame, goaway, ping, rst_stream, settings
 
 if TYPE_CHECKING:
     from tests.support.scripted_origin import Request
@@ -70,6 +70,24 @@ async def test_an_early_answer_before_the_end_of_the_connection_is_delivered(
     conn.fin(head, data(1, b"big", end=True), rst_stream(1, Code.NO_ERROR), goaway(1), close_notify=notify)
     response = await client.response("POST", within=SOON)
     assert (response.status, response.body, response.complete) == (413, b"big", True)
+
+
+async def test_a_connection_lost_inside_the_last_padding_ends_the_response_unfinished(
+    any_stage: Stage,
+) -> None:
+    """RFC 9113 section 8.1: all content is there, but the frame that ends the stream is not; the client is told."""
+    origin = await any_stage.origin()
+    proxy = await any_stage.proxy(origin)
+    client = await any_stage.client(proxy)
+    client.request("POST", "/", b"x")
+    request = await origin.request(1)
+    await request.complete()
+    last = frame(Kind.DATA, Flag.PADDED | Flag.END_STREAM, 1, b"\x09whole" + bytes(9))
+    request.conn.fin(request.conn.response(1, 200), last[:-4])
+    response = await client.response("POST", within=SOON)
+    assert response.status == 200
+    assert not response.complete
+    await proxy.logged("connection-lost")
 
 
 async def test_an_upstream_that_never_acknowledges_our_settings_serves(stage: Stage) -> None:

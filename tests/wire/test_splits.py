@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from h2ping.errors import UpstreamError
+from h2ping.errors import CONNECTION_LOST, UpstreamError
 from h2ping.upstream.wire import WireLimits
 from tests.support.frames import FrameFactory, frame
 from tests.support.traces import heard, owner_heard, sent_of, told
@@ -82,7 +82,21 @@ def oversized(p: FrameFactory) -> bytes:
     return p.response(1) + frame(0, 0, 1, b"x", length=16_385)
 
 
-SCRIPTS = [everyday, stream_faults, connection_fault, padding_fault, oversized]
+def padded_ends(p: FrameFactory) -> bytes:
+    """Content that is all there before its frame is (RFC 9113 section 6.1)."""
+    return b"".join(
+        [
+            p.response(1, 200, ("content-length", "2")),
+            p.data(1, b"ok", end=True, pad=5),
+            p.response(3),
+            p.data(3, b"x" * 300, end=True, pad=3),
+            p.response(5),
+            p.data(5, end=True, pad=4),
+        ]
+    )
+
+
+SCRIPTS = [everyday, stream_faults, connection_fault, padding_fault, oversized, padded_ends]
 
 
 def give(rig: Rig, piece: bytes, *, through_buffer: bool) -> Any:
@@ -138,6 +152,25 @@ def test_a_byte_stream_means_the_same_cut_anywhere(
     for cut in range(1, len(data)):
         rig, _ = fresh()
         assert run(rig, [data[:cut], data[cut:]]) == whole, f"cut at {cut}"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_connection_lost_after_any_byte_gives_every_request_its_outcome(
+    new_rig: Callable[..., Rig], script: Callable[[FrameFactory], bytes]
+) -> None:
+    """RFC 9113 section 8.1: a response is complete with the frame that has END_STREAM, not before."""
+    rig = new_rig()
+    for cut in range(len(script(rig.peer))):
+        rig = new_rig().start()
+        ears = [
+            rig.open(),
+            rig.open(),
+            rig.open(rig.body(b"upload", size=10, complete=False), method=b"POST"),
+        ]
+        give(rig, script(rig.peer)[:cut], through_buffer=False)
+        rig.wire.abandon(UpstreamError(CONNECTION_LOST))
+        assert all(each.over for each in ears), f"lost after {cut} bytes"
+        assert rig.wire.open_streams == 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -119,7 +119,7 @@ cdef class Mux:
     cdef int feed(self, const uint8_t* at, Py_ssize_t size) except -1
     cdef int begin_frame(self) except -1
     cdef int begin_data(self, uint32_t padding) except -1
-    cdef int receive_content(self, const uint8_t* at, uint32_t size) except -1
+    cdef int receive_content(self, const uint8_t* at, uint32_t size, bint is_frame_here) except -1
     cdef int end_data(self) except -1
     cdef int receive_frame(self, const uint8_t* payload) except -1
     cdef int receive_headers(self, const uint8_t* payload) except -1

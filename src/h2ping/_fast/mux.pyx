@@ -439,7 +439,7 @@ cdef class Mux:
                     self.payload_left -= step
                     payload = at
                     at += step
-                    self.receive_content(payload, step)
+                    self.receive_content(payload, step, self.payload_left <= end - at)
                 step = <uint32_t>min(<Py_ssize_t>(self.payload_left - self.content_left), end - at)
                 if self.content_left == 0 and not self.pad_pending:
                     self.payload_left -= step
@@ -587,13 +587,14 @@ cdef class Mux:
         self.data_stream = stream
         return 0
 
-    cdef int receive_content(self, const uint8_t* at, uint32_t size) except -1:
+    cdef int receive_content(self, const uint8_t* at, uint32_t size, bint is_frame_here) except -1:
         cdef MuxStream stream = self.data_stream
         if stream is None or stream.over:
             return 0
         receiver = stream.receiver
-        if self.content_left == 0 and self.frame.flags & END_STREAM:
-            # The last bytes: a receiver that reacts to them finds the stream closed, as the peer sees it.
+        if is_frame_here and self.frame.flags & END_STREAM:
+            # The last bytes: a receiver that reacts to them finds the stream closed, as the peer sees it. Not while
+            # padding is to come: without it the frame is not whole, and the connection may be lost before.
             self.data_closed = self.finish(stream)
         # A receiver that has not credited what it got is held up by its client: what it holds from now on is a copy,
         # or one slow client in sixteen would pin sixteen times what it holds.
