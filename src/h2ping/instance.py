@@ -10,6 +10,7 @@ from h2ping import log
 from h2ping.clock import Deadlines
 from h2ping.errors import CLIENT_GONE
 from h2ping.exchange import Exchange
+from h2ping.memory import give_back_heap
 from h2ping.upstream.dial import tls_context
 from h2ping.upstream.pool import Pool
 
@@ -40,7 +41,7 @@ class Instance:
             clock,
             metrics.round_trip,
             metrics.connection_lost,
-            memory.give_back,
+            give_back_heap,
         )
         self.exchanges: dict[Exchange, None] = {}
         self.first_byte = Deadlines(clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout)

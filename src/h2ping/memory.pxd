@@ -30,7 +30,6 @@ cdef class Memory:
     cdef int64_t _aside
     cdef Deadlines _deadlines
     cdef object _trim_timer
-    cdef double _released_at
     cdef bint _serving
     cdef int64_t _said
     cdef int64_t _said_cut_off

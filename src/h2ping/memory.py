@@ -19,8 +19,9 @@ Theory of operation
    all where bodies leave it. Beyond the limit copies go first (rule 2), then the client that has gone longest without
    taking all of what it was given is cut off: its response is lost, and everybody else goes on. So neither the number
    of clients that do not read nor the size of what they asked for can pass the limit or hold up the others for long.
-8. After a burst the pages of free blocks go back to the system in slices, so that no single call is long, but for some
-   that the next one begins with. These, and what Python and the C library keep, go when nothing is in flight.
+8. Pages that no body needed for TRIM_DELAY go back to the system, whatever else is in flight, in slices so that no
+   single call is long. What Python and the C library keep goes with the connections of a burst (upstream/pool.py,
+   rule 7).
 
 The arena counts bytes; this module decides. It knows no sockets.
 """
@@ -41,14 +42,12 @@ if TYPE_CHECKING:
     from h2ping.packing import Packer
 
 TRIM_DELAY = 2.0
-"""Seconds after the last release until pages go back: a busy proxy needs them again at once."""
+"""Seconds for which pages must have been free: those that a busy proxy needs again are not."""
 TRIM_EVERY = 0.05
 TRIM_SLICE_BYTES = 16 << 20
 """A gigabyte in one call takes 290 ms."""
 SAY_AFTER = 1.0
 """Seconds in which given up copies and clients are counted before a line says how many."""
-SPARE_BYTES = 8 << 20
-"""Resident free blocks that are kept."""
 PACK_LEAST_BYTES = 64 << 10
 """Smaller copies free too little for the switch of threads."""
 COMING_PARTS = 16
@@ -91,6 +90,13 @@ class Reader(Protocol):
 def share_of_bodies(max_memory: int) -> int:
     """What of a limit the arena may give to bodies (rule 7)."""
     return max_memory - max_memory // RESPONSE_PARTS
+
+
+def give_back_heap() -> None:
+    """After a burst: what Python and the C library keep free (rule 8). Takes some milliseconds."""
+    # Closed connections are cycles, which the collector hardly ever visits by itself.
+    gc.collect()
+    trim_heap()
 
 
 class Memory:
@@ -136,7 +142,6 @@ class Memory:
         arena.charge(self._aside)
         self._deadlines = Deadlines(clock, queue_timeout, self._on_timeout)
         self._trim_timer: Timer | None = None
-        self._released_at = 0.0
         self._serving = False
         self._said = 0
         self._said_cut_off = 0
@@ -396,22 +401,14 @@ class Memory:
             log.readers_cut_off(self.cut_off - self._said_cut_off)
         self._said, self._said_cut_off = self.given_up, self.cut_off
 
-    def give_back(self) -> None:
-        """Nothing is in flight: give all that is free back to the system. Takes some milliseconds."""
-        # Closed connections are cycles, which the collector hardly ever visits by itself.
-        gc.collect()
-        self.arena.trim(SPARE_BYTES)
-        trim_heap()
-
     def _trim_later(self) -> None:
-        self._released_at = self._clock.now()
         if self._trim_timer is None:
+            self.arena.watch()
             self._trim_timer = self._clock.call_later(TRIM_DELAY, self._trim)
 
     def _trim(self) -> None:
         self._trim_timer = None
-        idle = self._clock.now() - self._released_at
-        if idle < TRIM_DELAY:
-            self._trim_timer = self._clock.call_later(TRIM_DELAY - idle, self._trim)
-        elif self.arena.resident - self.arena.used > SPARE_BYTES and self.arena.trim(TRIM_SLICE_BYTES):
+        if self.arena.trim(min(self.arena.least_spare, TRIM_SLICE_BYTES)):
             self._trim_timer = self._clock.call_later(TRIM_EVERY, self._trim)
+        elif self.arena.spare:
+            self._trim_later()

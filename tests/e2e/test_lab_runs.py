@@ -84,8 +84,9 @@ async def test_more_calls_than_memory_holds_wait_together_or_go_in_waves() -> No
 
 
 @measures_memory
-async def test_what_thousands_of_calls_took_goes_back_to_the_system_when_they_are_over() -> None:
-    report = await crowd.run(crowd.Plan(calls=3000, body_bytes=1024, keep=False), lambda line: None)
+async def test_what_thousands_of_calls_took_goes_back_to_the_system_though_others_go_on() -> None:
+    plan = crowd.Plan(calls=3000, body_bytes=64 * 1024, keep=False, go_on=0.5)
+    report = await crowd.run(plan, lambda line: None)
     assert report.held, report.text()
 
 

@@ -318,6 +318,8 @@ class Origin:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if self.manners.receive_buffer_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.manners.receive_buffer_bytes)
+        # What accept returns inherits it; asyncio sets it only where the listening socket names its protocol.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.bind((address, port or self.port))
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()

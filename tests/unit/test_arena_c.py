@@ -11,9 +11,11 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.fake_clock import FakeClock
 from tests.support.sanitizers import measures_memory
 
 from h2ping._fast import IMPLEMENTATION
+from h2ping.memory import TRIM_DELAY, Memory
 
 if IMPLEMENTATION != "compiled":
     pytest.skip("the compiled modules are switched off", allow_module_level=True)
@@ -142,6 +144,45 @@ def test_trim_gives_back_the_coldest_pages_in_slices() -> None:
     assert b"".join(bytes(body.peek(i * PAYLOAD, PAYLOAD)) for i in range(64)) == b"y" * (64 * PAYLOAD)
 
 
+def test_what_nobody_needed_since_watch_is_the_least_that_was_spare() -> None:
+    arena = Arena(0)
+    filled(arena, bytes(64 * PAYLOAD)).release()
+    assert (arena.spare, arena.least_spare) == (64 * BLOCK, 0)
+    arena.watch()
+    assert arena.least_spare == 64 * BLOCK
+    filled(arena, bytes(10 * PAYLOAD)).release()
+    assert (arena.spare, arena.least_spare) == (64 * BLOCK, 54 * BLOCK)
+    arena.trim(50 * BLOCK)
+    assert (arena.spare, arena.least_spare) == (14 * BLOCK, 4 * BLOCK)
+    arena.trim(1 << 30)
+    assert (arena.spare, arena.least_spare) == (0, 0)
+
+
+def test_pages_of_a_burst_go_back_though_requests_go_on() -> None:
+    clock, arena = FakeClock(), Arena(64 << 20)
+    memory = Memory(arena, clock, 60.0, keep=False)
+
+    def call(size: int) -> Any:
+        body = arena.open(size, True)
+        body.append(bytes(size))
+        return body
+
+    def end(body: Any) -> None:
+        body.release()
+        memory.on_released(body)
+
+    for body in [call(1 << 20) for _ in range(32)]:
+        end(body)
+    assert arena.resident >= 32 << 20
+    for _ in range(40):
+        one = call(10 * PAYLOAD)
+        end(one)
+        clock.advance(TRIM_DELAY / 8)
+    assert arena.resident == 10 * BLOCK
+    clock.advance(2 * TRIM_DELAY)
+    assert (arena.resident, clock.pending) == (0, 0)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss and /proc are Linux's")
 @measures_memory
 def test_opening_touches_no_memory() -> None:
@@ -238,6 +279,9 @@ def test_whatever_is_done_the_books_balance_and_every_byte_is_its_own(seed: int)
         view = memoryview(b"")
         if dice.random() < 0.05:
             arena.trim(dice.randrange(50) * BLOCK)
+        if dice.random() < 0.02:
+            arena.watch()
+        assert 0 <= arena.least_spare <= arena.spare <= arena.resident
         assert sum(body.reserved for body, _, _ in bodies) <= arena.used
         assert arena.live == len(bodies)
     assert arena.views == len(views)

@@ -12,8 +12,9 @@ from h2ping.memory import (
     PATIENCE,
     SAY_AFTER,
     SET_ASIDE_BYTES,
-    SPARE_BYTES,
     TRIM_DELAY,
+    TRIM_EVERY,
+    TRIM_SLICE_BYTES,
     Memory,
     share_of_bodies,
 )
@@ -46,7 +47,8 @@ class FakeArena:
     WINDOW = 2
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.used, self.resident = limit, 0, 0
+        self.limit, self.used = limit, 0
+        self.spare = self.least_spare = 0
         self.trims: list[int] = []
 
     def needs(self, size: int | None, kept: bool) -> int:
@@ -69,10 +71,14 @@ class FakeArena:
         self.used -= size
 
     def trim(self, most: int) -> int:
-        given = min(most, self.resident - self.used)
+        given = min(most, self.spare)
         self.trims.append(given)
-        self.resident -= given
+        self.spare -= given
+        self.least_spare -= given
         return given
+
+    def watch(self) -> None:
+        self.least_spare = self.spare
 
 
 class FakeExchange:
@@ -254,28 +260,33 @@ def test_a_growing_body_takes_the_room_of_given_up_copies() -> None:
     assert old.gave_up
 
 
-def test_pages_go_back_in_slices_once_the_burst_is_over() -> None:
-    memory, arena, clock = make(10)
-    arena.resident = 64 << 20
-    exchange = admit(memory, 10)
+def release(memory: Any, exchange: FakeExchange) -> None:
     exchange.release()
     memory.on_released(exchange)
-    clock.advance(TRIM_DELAY / 2)
-    memory.on_released(exchange)
-    clock.advance(TRIM_DELAY / 2)
+
+
+def test_pages_go_back_in_slices_once_nobody_needed_them_for_a_while() -> None:
+    memory, arena, clock = make(10)
+    arena.spare = 64 << 20
+    release(memory, admit(memory, 10))
+    clock.advance(TRIM_DELAY - TRIM_EVERY)
     assert arena.trims == []
     clock.advance(TRIM_DELAY)
-    assert len(arena.trims) > 1
-    assert arena.resident <= SPARE_BYTES + (16 << 20)
-    memory.close()
+    assert arena.trims[:4] == [TRIM_SLICE_BYTES] * 4
+    assert arena.spare == 0
+    clock.advance(TRIM_DELAY)
     assert clock.pending == 0
 
 
-def test_nothing_is_spared_when_all_is_to_go_back() -> None:
-    memory, arena, _ = make(10)
-    arena.resident = SPARE_BYTES
-    memory.give_back()
-    assert arena.resident == 0
+def test_pages_that_were_needed_meanwhile_stay() -> None:
+    memory, arena, clock = make(10)
+    arena.spare = TRIM_SLICE_BYTES
+    release(memory, admit(memory, 10))
+    arena.least_spare = 0  # all of them were taken for a moment
+    clock.advance(TRIM_DELAY)
+    assert sum(arena.trims) == 0
+    memory.close()
+    assert clock.pending == 0
 
 
 UNIT = PACK_LEAST_BYTES

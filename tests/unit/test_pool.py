@@ -79,16 +79,16 @@ class World:
         self.clock = FakeClock()
         self.lost_to: list[str] = []
         self.settings = config.parse({"upstream": "https://judge.example", "max_conn_age": "0", **settings})
-        self.quiet = 0
+        self.bursts_over = 0
         self.pool = Pool(
-            self.settings, None, self.clock, lambda _: None, self.lost_to.append, self._on_quiet,  # type: ignore[arg-type]
+            self.settings, None, self.clock, lambda _: None, self.lost_to.append, self._on_burst_over,  # type: ignore[arg-type]
         )  # fmt: skip
         self.dials: list[asyncio.Future[FakeConnection]] = []
         self.served: list[FakeWaiter] = []
         self.ident = 0
 
-    def _on_quiet(self) -> None:
-        self.quiet += 1
+    def _on_burst_over(self) -> None:
+        self.bursts_over += 1
 
     async def dial(self, *_: Any) -> FakeConnection:
         future: asyncio.Future[FakeConnection] = asyncio.get_running_loop().create_future()
@@ -494,9 +494,9 @@ async def test_what_a_burst_leaves_is_closed_soon_and_its_memory_given_back(worl
     connections = await idle_connections(w, KEPT_IDLE + 1)
     w.clock.advance(pool_module.SURPLUS_CLOSE)
     assert all(connection.lost for connection in connections)
-    assert w.quiet == 0
+    assert w.bursts_over == 0
     w.clock.advance(pool_module.TIDY_DELAY)
-    assert w.quiet == 1
+    assert w.bursts_over == 1
 
 
 async def test_what_is_in_flight_after_a_burst_is_waited_for_with_its_connection(world: Any) -> None:
@@ -505,27 +505,62 @@ async def test_what_is_in_flight_after_a_burst_is_waited_for_with_its_connection
     (waiter,) = await w.ask()
     w.clock.advance(pool_module.SURPLUS_CLOSE + pool_module.TIDY_DELAY)
     assert [connection for connection in connections if not connection.lost] == [waiter.connection]
-    assert w.quiet == 0
+    assert w.bursts_over == 0
     waiter.connection.done()
-    w.clock.advance(pool_module.SURPLUS_CLOSE)
     assert waiter.connection.lost
     w.clock.advance(pool_module.TIDY_DELAY)
-    assert w.quiet == 1
+    assert w.bursts_over == 1
 
 
-async def test_a_request_that_comes_while_a_burst_is_tidied_up_puts_it_off(world: Any) -> None:
-    """Looking for garbage beside requests would make them wait."""
+async def test_requests_that_go_on_after_a_burst_have_a_new_connection_and_do_not_put_it_off(
+    world: Any,
+) -> None:
     w = world()
-    await idle_connections(w, KEPT_IDLE + 1)
-    w.clock.advance(pool_module.SURPLUS_CLOSE)
+    connections = await idle_connections(w, KEPT_IDLE + 2)
+    for _ in range(9):
+        (waiter,) = await w.ask()
+        w.clock.advance(pool_module.SURPLUS_CLOSE / 10)
+        waiter.connection.done()
+    (last,) = await w.ask()
+    w.clock.advance(pool_module.SURPLUS_CLOSE / 10)
+    assert sum(not connection.lost for connection in connections) == 1
+    last.connection.done()
     await w.ask()
-    connection = await w.connect()
+    new = await w.connect()
     w.clock.advance(pool_module.TIDY_DELAY)
-    assert w.quiet == 0
-    connection.done()
+    assert w.bursts_over == 1
+    new.done()
+    w.clock.advance(pool_module.SURPLUS_CLOSE + pool_module.TIDY_DELAY)
+    assert (new.lost, w.bursts_over) == (False, 1)
+
+
+async def test_who_waits_takes_what_a_burst_left_before_it_is_closed(world: Any) -> None:
+    w = world(streams_per_conn="1")
+    await w.ask(KEPT_IDLE + 2)
+    left, *others = [await w.connect() for _ in range(KEPT_IDLE + 2)]
+    for connection in others:
+        connection.done()
     w.clock.advance(pool_module.SURPLUS_CLOSE)
-    w.clock.advance(pool_module.TIDY_DELAY)
-    assert w.quiet == 1
+    assert all(connection.lost for connection in others)
+    (waiter,) = await w.ask()
+    assert w.served[-1] is not waiter
+    left.done()
+    assert waiter.connection is left
+    assert not left.lost
+    left.done()
+    assert left.lost
+
+
+async def test_requests_keep_to_the_connection_that_was_used_last(world: Any) -> None:
+    w = world()
+    connections = await idle_connections(w, 3)
+    used = set()
+    for _ in range(5):
+        (waiter,) = await w.ask()
+        used.add(waiter.connection)
+        waiter.connection.done()
+    assert len(used) == 1
+    assert used < set(connections)
 
 
 async def test_a_few_idle_connections_are_kept_and_nothing_is_tidied(world: Any) -> None:
@@ -538,7 +573,7 @@ async def test_a_few_idle_connections_are_kept_and_nothing_is_tidied(world: Any)
     assert not any(connection.lost for connection in connections)
     w.clock.advance(pool_module.IDLE_CLOSE)
     assert all(connection.lost for connection in connections)
-    assert w.quiet == 0
+    assert w.bursts_over == 0
     await w.pool.close()
     assert w.clock.pending == 0
 

@@ -25,6 +25,8 @@ cdef class Arena:
     cdef readonly int64_t limit
     cdef readonly int64_t used          # reserved by bodies + held by orphans + charged
     cdef readonly int64_t resident      # bytes of touched blocks
+    cdef readonly int64_t spare         # those of them that are free ...
+    cdef readonly int64_t least_spare   # ... and the least that this was since `watch`
     cdef readonly int64_t live          # bodies not released
     cdef readonly int64_t views         # views that are out
     # --- memory

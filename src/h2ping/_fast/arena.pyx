@@ -16,7 +16,8 @@ Theory of operation
 5. A view is counted at its cell. A cell that is given up while a view is out is an orphan: it stays as it is, and
    counts as used, until the last view goes. Nothing is written to a cell's header room while a view is out.
 6. Free blocks are taken last in, first out, so that few pages stay warm. `trim` gives the coldest ones' pages back
-   to the system, in slices: one call over a gigabyte stops the process for a third of a second.
+   to the system, in slices: one call over a gigabyte stops the process for a third of a second. How many of them
+   nobody needed for a while `least_spare` says: the least that was free at once since `watch`.
 
 What this module does not know: frames, who reads and writes the bodies, when to send again.
 """
@@ -215,7 +216,13 @@ cdef class Arena:
                 given += BLOCK
             arena_give_back(self.base + <size_t>low * BLOCK, <size_t>(high - low + 1) * BLOCK)
         self.resident -= given
+        self.spare -= given
+        self.least_spare = max(self.least_spare - given, 0)
         return given
+
+    def watch(self):
+        """`least_spare` counts from now on."""
+        self.least_spare = self.spare
 
     cdef inline int64_t ceiling(self) noexcept:
         return self.limit if self.limit else <int64_t>self.block_count * BLOCK
@@ -313,6 +320,9 @@ cdef class Arena:
         if self.warm_head != NO_BLOCK:
             number = self.warm_head
             self.unlink(number, &self.warm_head, &self.warm_tail)
+            self.spare -= BLOCK
+            if self.spare < self.least_spare:
+                self.least_spare = self.spare
             return number
         if self.cold_head != NO_BLOCK:
             number = self.cold_head
@@ -328,6 +338,7 @@ cdef class Arena:
 
     cdef void free_block(self, uint32_t number) noexcept:
         self.push(number, &self.warm_head, &self.warm_tail)
+        self.spare += BLOCK
 
     cdef void push(self, uint32_t number, uint32_t* head, uint32_t* tail) noexcept:
         cdef Block* block = &self.blocks[number]

@@ -1,8 +1,8 @@
 """Plain twin of the arena: the same books, cells of ordinary bytes. What it means is told in arena.pyx.
 
 Not the same: a cell that is given up while a view of it is out does not count as used (the interpreter frees
-it with the view), and there are no pages to give back, so `trim` has nothing to do and `resident` is what
-bodies hold.
+it with the view), and there are no pages to give back, so `trim` has nothing to do, nothing is `spare`, and
+`resident` is what bodies hold.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Arena:
         self.limit = limit_bytes
         self.used = 0
         self.resident = 0
+        self.spare = self.least_spare = 0
         self.live = 0
         self.ceiling = limit_bytes or UNLIMITED_BYTES
 
@@ -81,6 +82,9 @@ class Arena:
     def trim(self, max_bytes: int) -> int:
         """Nothing: what is free went back already."""
         return 0
+
+    def watch(self) -> None:
+        """Nothing is spare."""
 
 
 def trim_heap() -> None:

@@ -84,6 +84,7 @@ def lab(argv: Sequence[str]) -> int:
             keep=not options.skip_keep,
             quoted=options.quoted,
             compress=options.compress,
+            go_on=options.go_on,
         )
         return _report(options, lambda tell: crowd.run(crowd_plan, tell))
     if options.command == "soak":
@@ -226,6 +227,10 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         help="bodies are conversations with this share of repeats (0.5: like prose, 0.7: like code) instead of x",
     )  # fmt: skip
     parser.add_argument("--compress", action="store_true", help="with -compress-waiting-bodies")
+    parser.add_argument(
+        "--go-on", type=factor, default=None, metavar="SECONDS",
+        help="one client calls this often while memory goes back (none)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 
 

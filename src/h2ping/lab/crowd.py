@@ -4,7 +4,7 @@ Twice. With copies given up under pressure all calls wait at the origin at the s
 its answers until they do; with `--compress` copies are compressed before any is given up. With
 `-memory-pressure keep` every body is kept until its answer begins, so the
 calls go in waves. Both times the proxy's resident memory is read while they wait, and the first time once more when
-the calls and their clients are gone.
+the calls and their clients are gone, all of them or but for one client that goes on to call now and then.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Plan:
     """Seconds after the last answer at which little of what the calls took may be left; 0: not looked at."""
     left_bytes: int = 16 * 2**20
     """How much that is."""
+    go_on: float | None = None
+    """Seconds between calls that go on meanwhile; None: there are none."""
     patience: float = 180.0
     keep: bool = True
     """Run the second half, with -memory-pressure keep, too."""
@@ -109,13 +111,15 @@ async def _all_at_once(plan: Plan, report: Report, tell: Callable[[str], None]) 
             origin.open_gate()
             outcomes = await sending
             await memory.stop()
-        await asyncio.sleep(plan.given_back_after)
+        later = await _go_on(plan, proxy)
         left = proxy.resident_bytes() - before
     limit = plan.limit_bytes + plan.allowance_bytes
     report.claim("waiting at the origin at the same time", plan.calls, together, together == plan.calls)
     _claim_answers(report, "answered", plan, outcomes, origin)
     seen = f"{mebibytes(waiting)} waiting, {mebibytes(memory.peak)} peak"
     report.claim("resident memory", f"at most {mebibytes(limit)}", seen, memory.peak <= limit)
+    lived = sum(call.lived for call in later)
+    report.claim("answered afterwards", len(later), lived, lived == len(later))
     if plan.given_back_after:
         seen = f"{mebibytes(left)} above what it was before"
         report.claim(
@@ -129,6 +133,21 @@ async def _all_at_once(plan: Plan, report: Report, tell: Callable[[str], None]) 
     report.facts["processor seconds until then"] = f"{used:.2f}"
     report.facts["resident before"] = mebibytes(before)
     report.facts["connections to the origin"] = origin.connections
+
+
+async def _go_on(plan: Plan, proxy: Proxy) -> list[Outcome]:
+    """Waits for `given_back_after`, with the calls that go on meanwhile."""
+    if plan.go_on is None:
+        await asyncio.sleep(plan.given_back_after)
+        return []
+    outcomes: list[Outcome] = []
+    async with LoadClient(proxy.port) as client:
+        ends = time.monotonic() + plan.given_back_after
+        while time.monotonic() < ends:
+            name = f"later-{len(outcomes)}"
+            outcomes.append(await client.call(name, "/v1/responses", _body(plan), patience=plan.patience))
+            await asyncio.sleep(plan.go_on)
+    return outcomes
 
 
 async def _in_waves(plan: Plan, report: Report, tell: Callable[[str], None]) -> None:
@@ -176,9 +195,13 @@ async def _memory_counts(proxy: Proxy) -> dict[str, int]:
         await asyncio.sleep(SETTLED_AFTER)
 
 
+def _body(plan: Plan) -> bytes:
+    return b'{"model":"judge","input":"' + b"x" * (plan.body_bytes - 28) + b'"}'
+
+
 async def _send(plan: Plan, client: LoadClient) -> list[Outcome]:
     if plan.quoted is None:
-        bodies = [b'{"model":"judge","input":"' + b"x" * (plan.body_bytes - 28) + b'"}']
+        bodies = [_body(plan)]
     else:
         bodies = await asyncio.to_thread(prompts, plan.body_bytes, DIFFERENT_BODIES, plan.quoted)
     calls = (

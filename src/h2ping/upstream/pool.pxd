@@ -26,7 +26,7 @@ cdef class Pool:
     cdef object _clock
     cdef object _on_round_trip
     cdef object _on_connection_lost
-    cdef object _on_quiet
+    cdef object _on_burst_over
     cdef Slots _slots
     cdef Py_ssize_t _usable
     cdef Py_ssize_t _peer_limit
@@ -37,7 +37,7 @@ cdef class Pool:
     cdef Deadlines _idle
     cdef Deadlines _surplus
     cdef object _tidy_timer
-    cdef bint _burst_over
+    cdef set _left_over
     cdef readonly set _dials
     cdef double _delay
     cdef object _delay_timer

@@ -16,9 +16,10 @@ Theory of operation
 6. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
    has streams its replacement is dialled first, RETIRE_LEAD before. The last one is kept while nobody can be reached.
 7. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
-   idle limit, and sooner where the PING interval is short. More than KEPT_IDLE of them for SURPLUS_CLOSE are what a
-   burst left: these and those that follow are closed then, and once there is none the memory of the burst goes back
-   to the system. All of them, because one that stays has objects from the midst of the burst, and pages with them.
+   idle limit, and sooner where the PING interval is short. More than KEPT_IDLE of them, one for SURPLUS_CLOSE, are
+   what a burst left: they are closed, and the others that are open then as soon as they become idle. With the last of
+   them the memory of the burst goes back to the system. All of them, because one that stays has objects from the
+   midst of the burst, and pages with them. Requests that go on have new connections by then.
 
 Every change costs the same however many requests are open: connections are kept in slots by their load. The pool
 neither sends nor receives a byte.
@@ -71,7 +72,7 @@ KEPT_IDLE = 8
 SURPLUS_CLOSE = 5.0
 """Seconds."""
 TIDY_DELAY = 0.5
-"""Seconds from the loss of the last connection until nothing refers to it any more."""
+"""Seconds from the loss of a burst's last connection until nothing refers to it any more."""
 
 SHORTEST_IDLE_CLOSE = 2.0
 """Whatever the interval: calls that follow one another must find their connection still there."""
@@ -137,10 +138,11 @@ class Slots:
         self._least = 0
 
     def least(self) -> Connection | None:
-        """The connection with the fewest streams, the oldest of them first."""
+        """The connection with the fewest streams; of them the one that was put there last, so that those that few
+        requests do not need become idle for good."""
         while self._least < len(self._slots):
             if slot := self._slots[self._least]:
-                return next(iter(slot))
+                return next(reversed(slot))
             self._least += 1
         return None
 
@@ -173,7 +175,7 @@ class Pool:
         clock: Clock,
         on_round_trip: Callable[[float], None],
         on_connection_lost: Callable[[str], None],
-        on_quiet: Callable[[], None],
+        on_burst_over: Callable[[], None],
     ) -> None:
         schedule = Schedule(settings.ping_interval, settings.ping_timeout) if settings.ping_interval else None
         self.cadence = Cadence(schedule, settings.idle_limit)
@@ -185,7 +187,7 @@ class Pool:
         self._clock = clock
         self._on_round_trip = on_round_trip
         self._on_connection_lost = on_connection_lost
-        self._on_quiet = on_quiet
+        self._on_burst_over = on_burst_over
         # -max-header-bytes is about requests; where it is raised, longer responses are taken too.
         self.limits = WireLimits(
             stream_window_bytes=first_window(settings.max_memory), **section_limits(settings.max_header_bytes)
@@ -200,8 +202,8 @@ class Pool:
         self._idle = Deadlines(clock, idle_close(settings), self._on_idle)
         self._surplus = Deadlines(clock, SURPLUS_CLOSE, self._on_surplus)
         self._tidy_timer: Timer | None = None
-        self._burst_over = False
-        """Until the last of its connections is closed (rule 7)."""
+        self._left_over: set[Connection] = set()
+        """What is still open of the connections of a burst that is over (rule 7)."""
         self._dials: set[asyncio.Task[None]] = set()
         self._delay = 0.0
         self._delay_timer: Timer | None = None
@@ -277,6 +279,8 @@ class Pool:
             self._no_longer_idle(connection)
         if self._waiting:
             self._assign()
+        if connection in self._left_over and connection.load == 0:
+            connection.retire()
 
     def on_lost(self, connection: Connection) -> None:
         self._slots.place(connection, -1)
@@ -290,8 +294,10 @@ class Pool:
         self._count_usable()
         self._assign()
         self._settle_close()
-        if self._burst_over and not self.connections and self._tidy_timer is None and self._closed is None:
-            self._tidy_timer = self._clock.call_later(TIDY_DELAY, self._tidy)
+        if connection in self._left_over:
+            self._left_over.discard(connection)
+            if not self._left_over and self._tidy_timer is None and self._closed is None:
+                self._tidy_timer = self._clock.call_later(TIDY_DELAY, self._tidy)
 
     def on_goaway(self, connection: Connection, last_stream_id: int, code: int, debug: bytes) -> None:
         log.goaway(self._settings, connection.ident, last_stream_id, code, debug)
@@ -487,16 +493,16 @@ class Pool:
         connection.retire()
 
     def _on_surplus(self, connection: Connection) -> None:
-        if self._burst_over or len(self._idle) > KEPT_IDLE:
-            self._burst_over = True
-            connection.retire()
+        if len(self._idle) > KEPT_IDLE:
+            self._left_over.update(self.connections)
+            for idle in [other for other in self.connections if other.load == 0]:
+                idle.retire()
 
     def _tidy(self) -> None:
         self._tidy_timer = None
-        if not self.connections:
-            self._burst_over = False
+        if not self._left_over:
             self._slots.shrink()
-            self._on_quiet()
+            self._on_burst_over()
 
     def _settle_close(self) -> None:
         if self._closed is not None and not self._closed.done() and not self.connections and not self._dials:
