@@ -19,6 +19,8 @@ SEGMENT_BYTES = 536
 """The kernel sizes the sender's buffer by it: on loopback it would take the whole response otherwise."""
 STALLED = 1000
 ASK_EVERY = 0.05
+STEADY = 10
+"""Answers alike after which nothing moves any more; two of them a busy machine gives at any time."""
 PATIENCE = 60.0
 
 
@@ -40,11 +42,12 @@ async def memory_of(proxy: Proxy) -> dict[str, Any]:
 async def settled(proxy: Proxy) -> tuple[dict[str, Any], int]:
     """The books once nothing moves any more, and the most that was in use meanwhile."""
     seen: dict[str, Any] = {}
-    most = 0
+    most = alike = 0
     for _ in range(round(PATIENCE / ASK_EVERY)):
         before, seen = seen, await memory_of(proxy)
         most = max(most, seen["used"])
-        if seen == before:
+        alike = alike + 1 if seen == before else 0
+        if alike == STEADY:
             break
         await asyncio.sleep(ASK_EVERY)
     return seen, most
