@@ -28,8 +28,8 @@ from tests.support.framing import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.scripted_origin import Origin, Request
     from tests.support.proxy import Proxy
+    from tests.support.scripted_origin import Origin, Request
     from tests.support.stage import Stage
 
 OK = b"\x88"
