@@ -311,6 +311,7 @@ class Memory:
         self.given_up += 1
         self._say_later()
         oldest.give_up_copy()
+        self._trim_later()
 
     def _forget(self, claimant: Claimant) -> None:
         """Its copy is not at anybody's disposal any more."""
@@ -410,5 +411,5 @@ class Memory:
         self._trim_timer = None
         if self.arena.trim(min(self.arena.least_spare, TRIM_SLICE_BYTES)):
             self._trim_timer = self._clock.call_later(TRIM_EVERY, self._trim)
-        elif self.arena.spare:
+        elif self.arena.resident:
             self._trim_later()

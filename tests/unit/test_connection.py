@@ -49,6 +49,9 @@ class FakeTransport:
     def close(self) -> None:
         self.closed = True
 
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
     def abort(self) -> None:
         self.aborted = True
 

@@ -47,7 +47,7 @@ class FakeArena:
     WINDOW = 2
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.used = limit, 0
+        self.limit, self.used, self.resident = limit, 0, 0
         self.spare = self.least_spare = 0
         self.trims: list[int] = []
 
@@ -75,6 +75,7 @@ class FakeArena:
         self.trims.append(given)
         self.spare -= given
         self.least_spare -= given
+        self.resident -= given
         return given
 
     def watch(self) -> None:
@@ -267,7 +268,7 @@ def release(memory: Any, exchange: FakeExchange) -> None:
 
 def test_pages_go_back_in_slices_once_nobody_needed_them_for_a_while() -> None:
     memory, arena, clock = make(10)
-    arena.spare = 64 << 20
+    arena.spare = arena.resident = 64 << 20
     release(memory, admit(memory, 10))
     clock.advance(TRIM_DELAY - TRIM_EVERY)
     assert arena.trims == []
@@ -280,7 +281,7 @@ def test_pages_go_back_in_slices_once_nobody_needed_them_for_a_while() -> None:
 
 def test_pages_that_were_needed_meanwhile_stay() -> None:
     memory, arena, clock = make(10)
-    arena.spare = TRIM_SLICE_BYTES
+    arena.spare = arena.resident = TRIM_SLICE_BYTES
     release(memory, admit(memory, 10))
     arena.least_spare = 0  # all of them were taken for a moment
     clock.advance(TRIM_DELAY)

@@ -497,70 +497,87 @@ async def test_what_a_burst_leaves_is_closed_soon_and_its_memory_given_back(worl
     assert w.bursts_over == 0
     w.clock.advance(pool_module.TIDY_DELAY)
     assert w.bursts_over == 1
+    await w.pool.close()
+    assert w.clock.pending == 0
 
 
-async def test_what_is_in_flight_after_a_burst_is_waited_for_with_its_connection(world: Any) -> None:
+async def test_requests_that_go_on_after_a_burst_do_not_put_it_off(world: Any) -> None:
+    """Always one in flight, each on another connection: the pool takes the oldest of equally loaded ones."""
     w = world()
-    connections = await idle_connections(w, KEPT_IDLE + 2)
-    (waiter,) = await w.ask()
-    w.clock.advance(pool_module.SURPLUS_CLOSE + pool_module.TIDY_DELAY)
-    assert [connection for connection in connections if not connection.lost] == [waiter.connection]
-    assert w.bursts_over == 0
-    waiter.connection.done()
-    assert waiter.connection.lost
-    w.clock.advance(pool_module.TIDY_DELAY)
-    assert w.bursts_over == 1
-
-
-async def test_requests_that_go_on_after_a_burst_have_a_new_connection_and_do_not_put_it_off(
-    world: Any,
-) -> None:
-    w = world()
-    connections = await idle_connections(w, KEPT_IDLE + 2)
+    connections = await idle_connections(w, KEPT_IDLE + 3)
+    (before,) = await w.ask()
     for _ in range(9):
         (waiter,) = await w.ask()
+        before.connection.done()
+        before = waiter
         w.clock.advance(pool_module.SURPLUS_CLOSE / 10)
-        waiter.connection.done()
-    (last,) = await w.ask()
     w.clock.advance(pool_module.SURPLUS_CLOSE / 10)
-    assert sum(not connection.lost for connection in connections) == 1
-    last.connection.done()
+    assert [connection for connection in connections if not connection.lost] == [before.connection]
     await w.ask()
     new = await w.connect()
     w.clock.advance(pool_module.TIDY_DELAY)
     assert w.bursts_over == 1
-    new.done()
+    before.connection.done()
+    assert before.connection.lost
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.bursts_over == 2
     w.clock.advance(pool_module.SURPLUS_CLOSE + pool_module.TIDY_DELAY)
-    assert (new.lost, w.bursts_over) == (False, 1)
+    assert (new.lost, w.bursts_over) == (False, 2)
 
 
-async def test_who_waits_takes_what_a_burst_left_before_it_is_closed(world: Any) -> None:
-    w = world(streams_per_conn="1")
-    await w.ask(KEPT_IDLE + 2)
-    left, *others = [await w.connect() for _ in range(KEPT_IDLE + 2)]
-    for connection in others:
-        connection.done()
-    w.clock.advance(pool_module.SURPLUS_CLOSE)
-    assert all(connection.lost for connection in others)
-    (waiter,) = await w.ask()
-    assert w.served[-1] is not waiter
-    left.done()
-    assert waiter.connection is left
-    assert not left.lost
-    left.done()
-    assert left.lost
-
-
-async def test_requests_keep_to_the_connection_that_was_used_last(world: Any) -> None:
+async def test_connections_of_which_enough_are_needed_again_and_again_stay(world: Any) -> None:
     w = world()
-    connections = await idle_connections(w, 3)
-    used = set()
-    for _ in range(5):
-        (waiter,) = await w.ask()
-        used.add(waiter.connection)
-        waiter.connection.done()
-    assert len(used) == 1
-    assert used < set(connections)
+    connections = await idle_connections(w, KEPT_IDLE + 2)
+    for _ in range(4):
+        waiters = await w.ask(2)
+        w.clock.advance(pool_module.SURPLUS_CLOSE / 2)
+        for waiter in waiters:
+            waiter.connection.done()
+        w.clock.advance(pool_module.SURPLUS_CLOSE / 2)
+    assert not any(connection.lost for connection in connections)
+
+
+async def test_what_is_idle_stays_while_nobody_can_be_reached(world: Any) -> None:
+    w = world(max_conns="64", streams_per_conn="1")
+    connections = await idle_connections(w, KEPT_IDLE + 1)
+    await w.ask(KEPT_IDLE + 2)
+    await w.fail(REFUSED)
+    for connection in connections:
+        connection.done(connection.load)
+    w.clock.advance(2 * pool_module.SURPLUS_CLOSE)
+    assert not any(connection.lost for connection in connections)
+
+
+async def test_a_burst_whose_connections_the_peer_ends_is_tidied_too(world: Any) -> None:
+    w = world()
+    for connection in await idle_connections(w, KEPT_IDLE + 1):
+        connection.abort()
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.bursts_over == 1
+    await w.pool.close()
+    assert w.clock.pending == 0
+
+
+async def test_nothing_is_tidied_while_many_requests_are_open(world: Any) -> None:
+    """The collector would make them wait."""
+    w = world()
+    many = pool_module.TIDY_STREAMS + 1
+    for connection in await idle_connections(w, KEPT_IDLE + 1):
+        connection.abort()
+    await w.ask(many)
+    busy = [await w.connect() for _ in range(-(-many // 16))]
+    w.clock.advance(10 * pool_module.TIDY_DELAY)
+    assert w.bursts_over == 0
+    busy[0].done()
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.bursts_over == 1
+
+
+async def test_a_short_ping_interval_ends_a_burst_sooner(world: Any) -> None:
+    w = world(ping_interval="1s")
+    connections = await idle_connections(w, KEPT_IDLE + 1)
+    w.clock.advance(pool_module.SHORTEST_IDLE_CLOSE / 2)
+    assert all(connection.lost for connection in connections)
 
 
 async def test_a_few_idle_connections_are_kept_and_nothing_is_tidied(world: Any) -> None:

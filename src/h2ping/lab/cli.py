@@ -229,7 +229,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compress", action="store_true", help="with -compress-waiting-bodies")
     parser.add_argument(
         "--go-on", type=factor, default=None, metavar="SECONDS",
-        help="one client calls this often while memory goes back (none)",
+        help="one client calls this often while memory goes back, three calls at a time (none)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 

@@ -253,12 +253,12 @@ class Connection(asyncio.BufferedProtocol):
             self._call_soon(self._close)
 
     def _close(self) -> None:
-        if self.lost or self.wire.open_streams:
+        transport = self._transport
+        if transport is None or transport.is_closing() or self.wire.open_streams:
             return
         self.wire.goaway(NO_ERROR)
         self._flush()
-        assert self._transport is not None
-        self._transport.close()
+        transport.close()
 
     def _fail(self, error: UpstreamError) -> None:
         """The peer broke the protocol: the Wire has queued the GOAWAY that says so."""

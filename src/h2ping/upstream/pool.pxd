@@ -35,9 +35,10 @@ cdef class Pool:
     cdef bint _assigning
     cdef Deadlines _deadlines
     cdef Deadlines _idle
-    cdef Deadlines _surplus
+    cdef object _surplus_timer
+    cdef Py_ssize_t _least_idle
+    cdef Py_ssize_t _ended
     cdef object _tidy_timer
-    cdef set _left_over
     cdef readonly set _dials
     cdef double _delay
     cdef object _delay_timer
@@ -55,6 +56,7 @@ cdef class Pool:
     cdef object _place(self, connection)
 
     cdef object _no_longer_idle(self, connection)
+    cdef object _watch_idle(self)
 
     cdef bint _has_hope(self) except -1
     cdef bint _may_grow(self) except -1
