@@ -102,6 +102,10 @@ class Admin:
         return 404, TEXT, b"try /startup /readiness /liveness /metrics /connections\n"
 
 
+ALLOWED = "allow: GET, HEAD\r\n"
+"""RFC 9110 section 15.5.6: a 405 says what is."""
+
+
 def _probe(is_so: bool, yes: str, no: str) -> tuple[int, str, bytes]:
     return (200, TEXT, f"{yes}\n".encode()) if is_so else (503, TEXT, f"{no}\n".encode())
 
@@ -167,6 +171,7 @@ class Visit(asyncio.Protocol):
             f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
             f"content-type: {content_type}\r\n"
             f"content-length: {len(body)}\r\n"
+            f"{ALLOWED if status == 405 else ''}"
             "cache-control: no-store\r\n"
             "connection: close\r\n\r\n"
         )

@@ -43,11 +43,12 @@ def error_response(
     *,
     status: int | None = None,
     close: bool = True,
+    method: bytes = b"",
 ) -> bytes:
     """A complete HTTP/1.1 error response. No header or body of the request is echoed in it.
 
     `application/problem+json` (RFC 9457) when the client accepts it, else one line of text/plain. `close` adds
-    `Connection: close`.
+    `Connection: close`. `method`: of a head that never became a request.
     """
     cause = error.cause
     status = status or cause.status
@@ -76,7 +77,7 @@ def error_response(
     if status == 405:
         head.append(b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n")
     head.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
-    if request is None or request.method != b"HEAD":
+    if (request.method if request is not None else method) != b"HEAD":
         head.append(body)
     return b"".join(head)
 

@@ -8,6 +8,7 @@ Nothing heavy is imported before it is known what to do: the time until it liste
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -128,15 +129,29 @@ def _command(name: str) -> Callable[[list[str]], int]:
 def _guarded(program: str, work: Callable[[], int]) -> int:
     """Errors of configuration as one line on standard error; a reader that went away is no error."""
     try:
-        return work()
+        code = work()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except ConfigError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains while it ends
+        _mute_output()
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _mute_output()
+        print(f"{program}: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _mute_output() -> None:
+    """Or the interpreter complains while it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _print(text: str) -> int:

@@ -271,9 +271,13 @@ class Exchange:
         head, framing = headers.response_head(status, fields, self.request, end, self._client.will_close)
         if framing is headers.Framing.LENGTH:
             self._announced = headers.content_length(fields)
+        elif framing is headers.Framing.NONE:
+            self._announced = 0
         self._client.send_head(head, framing)
         if end:
             self.on_end(None)
+        elif self._announced == 0:
+            self._instance.endings.add(self)
 
     def on_data(self, data: Any) -> None:
         size = len(data)
@@ -285,6 +289,8 @@ class Exchange:
         stream = self._stream
         if stream is None:  # the client went away inside send_data
             return
+        if self.bytes_out == self._announced:
+            self._instance.endings.add(self)
         if client.write_paused:
             self._uncredited += size
             self._instance.memory.hold(self, size)
@@ -361,6 +367,13 @@ class Exchange:
             )
         else:
             self._answer(self._explained(error))
+
+    def on_no_end(self) -> None:
+        """The client has all that was announced, END_STREAM does not come: the client's next request waits for it."""
+        self._leave_stream()
+        self.phase = Phase.DONE
+        self._client.send_end(None)
+        self._finish(None)
 
     def on_first_byte_timeout(self) -> None:
         """Nothing began within -first-byte-timeout."""
@@ -466,6 +479,7 @@ class Exchange:
     def _finish(self, error: UpstreamError | DownstreamError | None) -> None:
         instance = self._instance
         instance.first_byte.discard(self)
+        instance.endings.discard(self)
         if error is not None:
             if self._client.owed is not self:
                 self._give_credit()  # the client will not say that its socket took the rest

@@ -14,5 +14,6 @@ cdef class Instance:
     cdef readonly Pool pool
     cdef readonly dict exchanges
     cdef readonly Deadlines first_byte
+    cdef readonly Deadlines endings
     cdef readonly object next_ident
     cdef object _empty

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from h2ping.memory import Memory
     from h2ping.metrics import InstanceMetrics
 
+END_STREAM_PATIENCE = 5.0
+"""Seconds between the last byte that a response announced and END_STREAM."""
+
 
 class Instance:
     """Settings, pool, books and labels of one listener. The memory is the process's."""
@@ -45,6 +48,7 @@ class Instance:
         )
         self.exchanges: dict[Exchange, None] = {}
         self.first_byte = Deadlines(clock, settings.first_byte_timeout, Exchange.on_first_byte_timeout)
+        self.endings = Deadlines(clock, END_STREAM_PATIENCE, Exchange.on_no_end)
         self.next_ident: Callable[[], int] = itertools.count(1).__next__
         self._empty: asyncio.Future[None] | None = None
 
@@ -93,4 +97,5 @@ class Instance:
     async def close(self) -> None:
         """Close the connections to the upstream."""
         self.first_byte.close()
+        self.endings.close()
         await self.pool.close()

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -76,8 +77,12 @@ class ReadyFile:
 def forget_stale_ready_file(path: str) -> None:
     """Take away what a process that is gone left behind: until we are ready it would say that we are.
 
-    In a container our own number may be that of the one before.
+    In a container our own number may be that of the one before. Raises ConfigError where the name is that of something
+    else than a file: a device would be replaced, a FIFO waited for.
     """
+    with suppress(OSError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ConfigError("", log.cannot_write_ready_file(path, "it exists and is not a regular file"))
     with suppress(OSError, ValueError):
         with open(path, "rb") as file:
             process = int(file.read(32))

@@ -117,6 +117,7 @@ class Sink(logging.Handler):
         end = time.monotonic() + 2
         while self._backlog and time.monotonic() < end:
             self._write(max(0, end - time.monotonic()))
+        self._backlog.clear()  # closed once more, as logging does, it must not wait once more
         super().close()
 
     def _write(self, wait: float) -> None:

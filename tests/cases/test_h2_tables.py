@@ -77,6 +77,9 @@ MALFORMED: dict[str, Script] = {
     "length in words": _block(OK, (b"content-length", b"five")),
     "two unequal lengths": _block(OK, (b"content-length", b"0"), (b"content-length", b"1")),
     "length without a body": _block(OK, (b"content-length", b"5")),
+    "length beyond 64 bits": _then(
+        _block(OK, (b"content-length", b"9223372036854775808"), end=False), lambda s: data(s, b"x", end=True)
+    ),
     "interim with END_STREAM": _block((b":status", b"103")),
     "DATA before HEADERS": lambda request: request.data(b"x", end=True),
     "DATA after an interim": _then(

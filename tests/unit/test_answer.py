@@ -47,6 +47,8 @@ def test_head_gets_the_length_of_the_body_and_no_body() -> None:
     raw = error_response(UpstreamError(errors.CONNECT_FAILED), request(method=b"HEAD"), "h2ping")
     assert raw.endswith(b"\r\n\r\n")
     assert b"Content-Length: 0" not in raw
+    refused = error_response(DownstreamError(errors.AMBIGUOUS_LENGTH), None, "h2ping", method=b"HEAD")
+    assert refused.endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize("cause", [c for c in errors.CAUSES.values() if c.permanent], ids=lambda c: c.token)

@@ -394,6 +394,19 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the device is Linux's")
+@pytest.mark.parametrize("words", [["-h"], ["-version"], ["causes"], ["config", "-upstream", "https://h"]])
+def test_output_that_cannot_be_written_is_told_in_one_line(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; from h2ping.cli import main; sys.exit(main(sys.argv[1:]))", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1, "h2ping: cannot write to standard output: No space left on device\n",
+    )  # fmt: skip
+
+
 @pytest.mark.sockets
 def test_nothing_heavy_is_imported_before_it_is_known_what_to_do() -> None:
     """The time until the listener stands is part of the product."""

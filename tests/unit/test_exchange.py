@@ -14,6 +14,7 @@ from h2ping._fast.arena_py import Arena
 from h2ping.clock import Deadlines
 from h2ping.errors import Processed, UpstreamError
 from h2ping.exchange import CANCEL, NO_ERROR, WINDOW_MOST_BYTES, Exchange, Phase
+from h2ping.instance import END_STREAM_PATIENCE
 from h2ping.memory import SET_ASIDE_BYTES, Memory
 from h2ping.packing import cells_of
 from h2ping.upstream.wire import WireLimits
@@ -171,6 +172,7 @@ class World:
             pool=self.pool,
             authority=self.settings.upstream.authority,
             exchanges={},
+            endings=Deadlines(self.clock, END_STREAM_PATIENCE, Exchange.on_no_end),
             first_byte=Deadlines(
                 self.clock, self.settings.first_byte_timeout, Exchange.on_first_byte_timeout
             ),
@@ -510,6 +512,45 @@ def test_interim_responses_go_to_clients_that_know_them(make: Any) -> None:
     exchange.on_interim(103, [(b"link", b"</x>")])
     assert len(w.client.interims) == 1
     assert w.client.interims[0].startswith(b"HTTP/1.1 103 ")
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "fields", "body"),
+    [
+        (b"GET", 200, [(b"content-length", b"5")], b"whole"),
+        (b"GET", 200, [(b"content-length", b"0")], b""),
+        (b"HEAD", 200, [(b"content-length", b"5")], b""),
+        (b"GET", 204, [], b""),
+        (b"GET", 304, [], b""),
+    ],
+)
+def test_a_response_that_is_whole_ends_though_end_stream_does_not_come(
+    make: Any, method: bytes, status: int, fields: Any, body: bytes
+) -> None:
+    """The client has every byte, and waits with its next request for the end of this one."""
+    w = make()
+    exchange = w.start(method=method)
+    exchange.on_response(status, fields, False)
+    if body:
+        exchange.on_data(memoryview(body))
+    w.clock.advance(END_STREAM_PATIENCE - 0.1)
+    assert not w.client.ended
+    w.clock.advance(0.1)
+    assert w.client.ended
+    assert w.stream.resets == [CANCEL]
+    assert w.outcome() is None
+
+
+@pytest.mark.parametrize(("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)])
+def test_a_response_without_a_body_is_whole_when_its_stream_is_lost(
+    make: Any, method: bytes, status: int
+) -> None:
+    w = make()
+    exchange = w.start(method=method)
+    exchange.on_response(status, [], False)
+    exchange.on_failed(lost())
+    assert w.client.ended
+    assert w.outcome() is None
 
 
 def test_a_first_byte_timeout_names_the_setting_and_cancels(make: Any) -> None:

@@ -56,6 +56,16 @@ def test_a_ready_file_that_cannot_be_written_ends_with_code_1(tmp_path: Path, na
     assert os.listdir(tmp_path) == []
 
 
+def test_what_is_no_file_is_never_taken_for_the_ready_file(tmp_path: Path) -> None:
+    """Root could replace a device, and opening a FIFO waits for its writer."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="it exists and is not a regular file") as caught:
+        lifecycle.forget_stale_ready_file(str(path))
+    assert caught.value.exit_code == 1
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
 @pytest.mark.sockets
 @pytest.mark.parametrize("kind", ["path", pytest.param("abstract", marks=LINUX)])
 def test_systemd_is_told_where_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:

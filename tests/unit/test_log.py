@@ -330,6 +330,17 @@ def test_close_waits_for_a_reader_that_is_late(pipe: Pipe) -> None:
     assert b"".join(parts).count(b"\n") == 1500
 
 
+def test_close_does_not_wait_for_nobody_twice(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """logging closes every handler once more when the interpreter ends."""
+    for _ in range(1500):
+        log.note("x" * 100)
+    times = iter([0.0, 3.0])
+    monkeypatch.setattr("h2ping.log.time.monotonic", lambda: next(times))
+    pipe.sink.close()
+    monkeypatch.setattr("h2ping.log.time.monotonic", lambda: 0.0)
+    pipe.sink.close()
+
+
 def test_levels_are_kept(pipe: Pipe) -> None:
     again = log.configure("error", "text", pipe.sink._descriptor)
     log.note("hidden")

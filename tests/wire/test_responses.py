@@ -105,6 +105,7 @@ MALFORMED_HEADS: list[tuple[str, list[tuple[Any, Any]]]] = [
     ("8.1.1 content-length below zero", [STATUS, ("content-length", "-1")]),
     ("8.1.1 content-length is empty", [STATUS, ("content-length", "")]),
     ("8.1.1 content-length beyond any number", [STATUS, ("content-length", "1" * 40)]),
+    ("8.1.1 content-length beyond 64 bits", [STATUS, ("content-length", "9223372036854775808")]),
     ("8.1.1 content-length is a list", [STATUS, ("content-length", "5, 5")]),
     ("8.1.1 content-length twice", [STATUS, ("content-length", "5"), ("content-length", "5")]),
     ("8.1.1 content-length twice and different", [STATUS, ("content-length", "5"), ("content-length", "6")]),
@@ -395,8 +396,9 @@ def test_an_interim_response_that_ends_the_stream_is_malformed(rig: Rig) -> None
 def test_interim_responses_without_end_fail_their_stream(rig: Rig) -> None:
     """RFC 9113 section 10.5: WireLimits.max_interim."""
     ears, neighbour = rig.open(), rig.open()
-    rig.serve(*[rig.peer.response(1, 102) for _ in range(16)])
-    assert ears.calls == ["interim"] * 16
+    most = WireLimits.max_interim
+    rig.serve(*[rig.peer.response(1, 102) for _ in range(most)])
+    assert ears.calls == ["interim"] * most
     rig.serve(rig.peer.response(1, 102))
     assert ears.failure.cause is FLOOD
     assert rig.resets() == [(1, ENHANCE_YOUR_CALM)]

@@ -9,7 +9,7 @@ Theory of operation
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memchr, memcmp
 
 cdef uint8_t[256] IN_NAME       # token characters without upper-case letters (RFC 9110 section 5.6.2)
@@ -65,17 +65,17 @@ cdef const char* fault_of(bytes name_bytes, bytes value_bytes) noexcept:
 
 
 cdef int64_t number_of(bytes digits) noexcept:
-    """1 to 19 digits as a number, else -1."""
+    """1 to 18 digits, which fit 63 bits, as a number, else -1."""
     cdef const char* at = PyBytes_AS_STRING(digits)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(digits), i
-    cdef uint64_t number = 0
-    if size == 0 or size > 19:
+    cdef int64_t number = 0
+    if size == 0 or size > 18:
         return -1
     for i in range(size):
         if not c"0" <= at[i] <= c"9":
             return -1
-        number = number * 10 + <uint64_t>(at[i] - c"0")
-    return <int64_t>min(number, <uint64_t>INT64_MAX)
+        number = number * 10 + (at[i] - c"0")
+    return number
 
 
 cdef Head read_head(list fields, bint head_request) except *:
@@ -120,7 +120,7 @@ cdef Head read_head(list fields, bint head_request) except *:
                 return head
             head.length = number_of(value)
             if head.length < 0:
-                head.fault = b"content-length is not a number"
+                head.fault = b"content-length is not a number of at most 18 digits"
                 return head
     if head_request or head.status == 204 or head.status == 304:
         head.length = 0     # no content, whatever content-length says (RFC 9110 section 6.4.1)

@@ -229,6 +229,11 @@ class Client:
         """Output that the kernel has not taken."""
         return self.octets.pending_bytes
 
+    @property
+    def head_begun(self) -> bool:
+        """Part of a request's head has come."""
+        return self.octets.held is not None and not self.closing
+
     # --- requests -----------------------------------------------------------------------------------------------
 
     def on_partial_head(self, held: bytearray, start: int) -> bool:
@@ -324,6 +329,7 @@ class Client:
         octets = self.octets
         exchange, self.exchange = self.exchange, None
         begun = head if head is not None else octets.held
+        method, path = headers.request_line_of(begun or b"") if exchange is None else (b"", b"")
         octets.body = None
         octets.held = None
         octets.stalled = False
@@ -335,8 +341,9 @@ class Client:
                 ending.cut(self)
                 return
         elif self.context.on_refused is not None:
-            self.context.on_refused(error, *headers.request_line_of(begun or b""))
-        answer = inserted(error_response(error, self.request, self.context.program), date_line())
+            self.context.on_refused(error, method, path)
+        response = error_response(error, self.request, self.context.program, method=method)
+        answer = inserted(response, date_line())
         octets.send(answer, len(answer))
         ending.linger(self)
 

@@ -29,7 +29,8 @@ _is_name = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _has_forbidden = re.compile(rb"[\r\n\0]").search
 _is_status = re.compile(rb"[1-9][0-9][0-9]").fullmatch
 # Longer than any length that fits 64 bits would only feed an integer parser.
-_is_length = re.compile(rb"[0-9]{1,19}").fullmatch
+_is_length = re.compile(rb"[0-9]{1,18}").fullmatch
+"""More digits may not fit 64 signed bits (RFC 9110 section 8.6: anticipate large numbers)."""
 
 _EDGE_SPACE = (0x20, 0x09)
 
@@ -87,7 +88,7 @@ def content_length(status: int, fields: Fields, head_request: bool) -> int | Non
     if len(values) > 1:
         raise Malformed("more than one content-length")
     if values and not _is_length(values[0]):
-        raise Malformed("content-length is not a number")
+        raise Malformed("content-length is not a number of at most 18 digits")
     if head_request or status in (204, 304):
         return 0
     return int(values[0]) if values else None
