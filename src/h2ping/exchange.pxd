@@ -21,6 +21,7 @@ cdef class Exchange:
     cdef object _stream
     cdef object _connection
     cdef double _sent_at
+    cdef Py_ssize_t _interims
     cdef object _again_timer
     cdef bint _given_up
     cdef readonly int64_t _uncredited
@@ -35,7 +36,7 @@ cdef class Exchange:
     cdef object _release_body(self)
     cdef object _release_window(self)
     cdef object _release_packed(self)
-    cdef object _leave_stream(self)
+    cdef object _leave_stream(self, code=*)
     cdef object _give_credit(self)
     cdef object _answer(self, error)
     cdef object _finish(self, error)

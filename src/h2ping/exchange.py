@@ -32,6 +32,7 @@ from h2ping.errors import (
     CLIENT_GONE,
     COPY_NOT_KEPT,
     FIRST_BYTE_TIMEOUT,
+    FLOOD,
     MALFORMED_RESPONSE,
     RESPONSE_UNREAD,
     SHUTDOWN_GRACE,
@@ -55,7 +56,12 @@ if TYPE_CHECKING:
 NO_ERROR = 0x0
 WINDOW_MOST_BYTES = 4 << 20
 """Largest receive window of a stream whose client reads: 50 ms at 80 MB/s."""
+INTERIM_BURST = 16
+"""Interim responses at once, and ..."""
+INTERIM_A_SECOND = 1
+"""... for each second since the request was sent: an endpoint may say 102 for minutes (WireLimits.max_interim)."""
 CANCEL = 0x8
+ENHANCE_YOUR_CALM = 0xB
 
 
 class Phase(enum.IntEnum):
@@ -73,7 +79,7 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_held", "_instance",
+        "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_held", "_instance", "_interims",
         "_last_error", "_left", "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking",
         "_window", "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id",
         "upstream_status",
@@ -88,6 +94,7 @@ class Exchange:
         self._stream: WireStream | None = None
         self._connection: Connection | None = None
         self._sent_at = 0.0
+        self._interims = 0
         self._again_timer: Timer | None = None
         self._given_up = False
         self._uncredited = 0
@@ -150,6 +157,7 @@ class Exchange:
         self.phase = Phase.SENT
         self._connection = connection
         self._sent_at = self._instance.clock.now()
+        self._interims = 0
         self._instance.first_byte.add(self)
         fields = headers.h2_fields(self.request, self._instance.authority)
         self._stream = connection.open(fields, self._body, self)
@@ -252,6 +260,12 @@ class Exchange:
     # --- the response comes down --------------------------------------------------------------------------------
 
     def on_interim(self, status: int, fields: Fields) -> None:
+        self._interims += 1
+        passed = self._instance.clock.now() - self._sent_at
+        if self._interims > INTERIM_BURST + passed * INTERIM_A_SECOND:
+            self._leave_stream(ENHANCE_YOUR_CALM)
+            self._answer(UpstreamError(FLOOD, f"{self._interims} interim responses in {passed:.3g}s"))
+            return
         # 100 was answered here already (RFC 9110 section 10.1.1); a 1.0 client knows no interim responses (15.2).
         if status != 100 and self.request.version >= (1, 1):
             self._client.send_interim(headers.interim_head(status, fields))
@@ -451,11 +465,11 @@ class Exchange:
         detail = f"{error.detail}; {hint}" if error.detail else hint
         return UpstreamError(error.cause, detail, processed=error.processed, code=error.code)
 
-    def _leave_stream(self) -> None:
+    def _leave_stream(self, code: int = CANCEL) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             self._left = True
-            stream.reset(CANCEL)
+            stream.reset(code)
 
     def _give_credit(self) -> None:
         size, self._uncredited = self._uncredited, 0

@@ -271,6 +271,7 @@ class ScriptedCell(Cell):
         self.origin.handler = self._serve
         if self.moment is Moment.BEFORE_SETTINGS:
             self.origin.manners.opening = b""
+            self.origin.manners.ack_settings = False
         await self.origin.start()
         return self.origin.url
 
@@ -302,6 +303,7 @@ class ScriptedCell(Cell):
             )
             self.conn = self.origin.connections[0]
             self.origin.manners.opening = None
+            self.origin.manners.ack_settings = True
             return
         self.request = await self.origin.request(1)
         self.conn = self.request.conn

@@ -13,7 +13,15 @@ from h2ping import config, errors, headers, log
 from h2ping._fast.arena_py import Arena
 from h2ping.clock import Deadlines
 from h2ping.errors import Processed, UpstreamError
-from h2ping.exchange import CANCEL, NO_ERROR, WINDOW_MOST_BYTES, Exchange, Phase
+from h2ping.exchange import (
+    CANCEL,
+    ENHANCE_YOUR_CALM,
+    INTERIM_BURST,
+    NO_ERROR,
+    WINDOW_MOST_BYTES,
+    Exchange,
+    Phase,
+)
 from h2ping.instance import END_STREAM_PATIENCE
 from h2ping.memory import SET_ASIDE_BYTES, Memory
 from h2ping.packing import cells_of
@@ -512,6 +520,20 @@ def test_interim_responses_go_to_clients_that_know_them(make: Any) -> None:
     exchange.on_interim(103, [(b"link", b"</x>")])
     assert len(w.client.interims) == 1
     assert w.client.interims[0].startswith(b"HTTP/1.1 103 ")
+
+
+def test_interim_responses_for_minutes_are_no_flood_and_many_at_once_are(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    for _ in range(200):
+        exchange.on_interim(102, [])
+        w.clock.advance(1.0)
+    assert (len(w.client.interims), w.stream.resets) == (200, [])
+    for _ in range(INTERIM_BURST + 1):
+        exchange.on_interim(102, [])
+    assert w.stream.resets == [ENHANCE_YOUR_CALM]
+    assert w.client.answered.startswith(b"HTTP/1.1 502 ")
+    assert w.outcome() == "flood"
 
 
 @pytest.mark.parametrize(
