@@ -71,7 +71,7 @@ sanitize: $(TEST_VENV)/.done  ## every test over a build with AddressSanitizer a
 fuzz: $(TEST_VENV)/.done  ## HOURS=n of coverage-guided fuzzing under sanitizers, then many examples of the property tests (clang, x86-64 Linux)
 	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m tests.fuzz \
 		--seconds $$(awk 'BEGIN { print $(HOURS) * 3600 / 3 }')
-	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q tests/property
+	HYPOTHESIS_PROFILE=fuzz $(TEST_VENV)/bin/python -m pytest -q -o timeout=0 tests/property
 
 fuzz-short: $(TEST_VENV)/.done  ## a minute of it for each target
 	TEST_VENV=$(TEST_VENV) .ci/sanitized $(TEST_VENV)/bin/python -m tests.fuzz --seconds 60

@@ -580,6 +580,29 @@ async def test_a_short_ping_interval_ends_a_burst_sooner(world: Any) -> None:
     assert all(connection.lost for connection in connections)
 
 
+@pytest.mark.parametrize("first", ["late", "new"])
+async def test_a_late_connection_that_recovers_does_not_make_one_too_many(world: Any, first: str) -> None:
+    """Found by the state machine of tests/property."""
+    w = world(max_conns="1", streams_per_conn="1")
+    await w.ask(2)
+    late = await w.connect(max_streams=1)
+    late.late = True
+    w.pool.on_load(late)
+    await w.turn()
+    if first == "late":
+        late.late = False
+        w.pool.on_load(late)
+        new = await w.connect(max_streams=1)
+    else:
+        new = await w.connect(max_streams=1)
+        late.late = False
+        w.pool.on_load(late)
+    assert [late.retired, new.retired] == [first == "new", first == "late"]
+    (late if first == "late" else new).done()
+    assert len(w.served) == 2
+    assert [late.lost, new.lost] == [False, first == "late"]
+
+
 async def test_a_few_idle_connections_are_kept_and_nothing_is_tidied(world: Any) -> None:
     w = world()
     connections = await idle_connections(w, KEPT_IDLE)

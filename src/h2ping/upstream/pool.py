@@ -329,6 +329,9 @@ class Pool:
         self._slots.place(connection, connection.load if usable else -1)
         if was != usable:
             self._count_usable()
+            if self._usable > self._settings.max_conns:
+                connection.retire()  # its PING was late, and another has its place meanwhile, or the reverse
+                return
         if usable and (limit := connection.wire.max_streams) != self._peer_max:
             self._peer_max = limit
             self._peer_limit = min(self._settings.streams_per_conn, max(1, limit))
