@@ -142,7 +142,7 @@ def _guarded(program: str, work: Callable[[], int]) -> int:
         _mute_output()
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         _mute_output()
         print(f"{program}: cannot write to standard output: {error.strerror}", file=sys.stderr)

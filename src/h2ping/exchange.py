@@ -290,7 +290,7 @@ class Exchange:
         self._client.send_head(head, framing)
         if end:
             self.on_end(None)
-        elif self._announced == 0:
+        elif self._announced == 0 and self._stream is not None:  # else it ended inside send_head
             self._instance.endings.add(self)
 
     def on_data(self, data: Any) -> None:
@@ -384,6 +384,10 @@ class Exchange:
 
     def on_no_end(self) -> None:
         """The client has all that was announced, END_STREAM does not come: the client's next request waits for it."""
+        stream = self._stream
+        if stream is not None and not stream.upload_done:
+            self._instance.endings.add(self)  # the next request waits for this one's body anyway
+            return
         self._leave_stream()
         self.phase = Phase.DONE
         self._client.send_end(None)

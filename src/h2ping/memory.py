@@ -21,7 +21,7 @@ Theory of operation
    of clients that do not read nor the size of what they asked for can pass the limit or hold up the others for long.
 8. Pages that no body needed for TRIM_DELAY go back to the system, whatever else is in flight, in slices so that no
    single call is long. What Python and the C library keep goes with the connections of a burst (upstream/pool.py,
-   rule 7).
+   rule 8).
 
 The arena counts bytes; this module decides. It knows no sockets.
 """

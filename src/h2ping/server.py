@@ -104,10 +104,8 @@ class Clients(set[Client]):
         self._left.set()
 
     def unfinished(self) -> int:
-        """How many have not taken the end of a response yet, or are in the midst of a head."""
-        return sum(
-            1 for client in self if client.exchange is None and (client.pending_bytes or client.head_begun)
-        )
+        """How many have not taken the end of a response yet."""
+        return sum(1 for client in self if client.exchange is None and client.pending_bytes)
 
     async def until_finished(self) -> None:
         """Return once none is; while draining each goes when it has its response."""
@@ -161,7 +159,7 @@ class Listener:
 
     @property
     def in_flight(self) -> int:
-        """Requests without an outcome, and clients that still read a response or write a head."""
+        """Requests without an outcome, and responses that their clients are still reading."""
         return len(self.instance.exchanges) + self.clients.unfinished()
 
     async def until_finished(self) -> None:
@@ -291,7 +289,7 @@ class Server:
             await asyncio.wait([finished], timeout=CUT_PATIENCE)
             finished.cancel()
         again.cancel()
-        # Side by side: an upstream that does not answer may take a second, and there may be hundreds.
+        # Side by side: an upstream that does not answer takes its time, and there may be hundreds.
         await asyncio.gather(*(each.instance.close() for each in listeners))
         for each in listeners:
             each.cut_clients()

@@ -61,20 +61,6 @@ async def test_requests_written_before_sigterm_are_answered_though_nobody_had_re
     assert await proxy.exited() == 0
 
 
-async def test_a_request_whose_head_is_half_written_at_the_signal_is_answered(stage: Stage) -> None:
-    origin = await stage.origin(_answer)
-    proxy = await stage.proxy(origin, "--shutdown-grace=10s")
-    client = await stage.client(proxy)
-    client.send(b"GET /half HTTP/1.1\r\nHo")
-    await stage.ask(proxy, "GET", "/other")  # what was written before it was read, too
-    proxy.process.send_signal(signal.SIGTERM)
-    await proxy.logged("shutdown requested")
-    client.send(b"st: x\r\n\r\n")
-    response = await client.response()
-    assert (response.status, response.body, response.closes) == (200, b"/half", True)
-    assert await proxy.exited() == 0
-
-
 async def test_the_end_does_not_wait_for_an_upstream_that_does_not_say_goodbye(stage: Stage) -> None:
     """The origin of these tests answers no close_notify."""
     origin = await stage.origin(_answer)

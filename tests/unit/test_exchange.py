@@ -563,6 +563,28 @@ def test_a_response_that_is_whole_ends_though_end_stream_does_not_come(
     assert w.outcome() is None
 
 
+def test_a_whole_response_without_end_stream_does_not_cut_off_an_upload(make: Any) -> None:
+    w = make()
+    exchange = w.start((b"content-length", b"5"))
+    stream = w.stream
+    exchange.on_response(200, [(b"content-length", b"0")], False)
+    w.clock.advance(10 * END_STREAM_PATIENCE)
+    assert (stream.resets, w.outcomes) == ([], [])
+    stream.upload_done = True
+    w.clock.advance(END_STREAM_PATIENCE)
+    assert (stream.resets, w.outcome()) == ([CANCEL], None)
+
+
+def test_a_response_that_ended_has_one_outcome_however_long_ago(make: Any) -> None:
+    w = make()
+    exchange = w.start(method=b"GET")
+    exchange.on_response(200, [(b"content-length", b"0")], False)
+    exchange.on_end(None)
+    w.clock.advance(10 * END_STREAM_PATIENCE)
+    assert w.outcome() is None
+    assert w.stream.resets == []
+
+
 @pytest.mark.parametrize(("method", "status"), [(b"HEAD", 200), (b"GET", 204), (b"GET", 304)])
 def test_a_response_without_a_body_is_whole_when_its_stream_is_lost(
     make: Any, method: bytes, status: int

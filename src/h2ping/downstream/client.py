@@ -229,11 +229,6 @@ class Client:
         """Output that the kernel has not taken."""
         return self.octets.pending_bytes
 
-    @property
-    def head_begun(self) -> bool:
-        """Part of a request's head has come."""
-        return self.octets.held is not None and not self.closing
-
     # --- requests -----------------------------------------------------------------------------------------------
 
     def on_partial_head(self, held: bytearray, start: int) -> bool:
