@@ -103,13 +103,13 @@ class Clients(set[Client]):
         super().discard(client)
         self._left.set()
 
-    def unfinished(self) -> int:
+    def unread(self) -> int:
         """How many have not taken the end of a response yet."""
         return sum(1 for client in self if client.exchange is None and client.pending_bytes)
 
-    async def until_finished(self) -> None:
-        """Return once none is; while draining each goes when it has its response."""
-        while self.unfinished():
+    async def until_read(self) -> None:
+        """Return once all have; while draining each goes when it has."""
+        while self.unread():
             self._left.clear()
             await self._left.wait()
 
@@ -160,13 +160,12 @@ class Listener:
     @property
     def in_flight(self) -> int:
         """Requests without an outcome, and responses that their clients are still reading."""
-        return len(self.instance.exchanges) + self.clients.unfinished()
+        return len(self.instance.exchanges) + self.clients.unread()
 
     async def until_finished(self) -> None:
         """Return once every request has its outcome and every client its response."""
-        while self.in_flight:
-            await self.instance.until_empty()
-            await self.clients.until_finished()
+        await self.instance.until_empty()
+        await self.clients.until_read()
 
     def cut_clients(self) -> None:
         for client in list(self.clients):
@@ -283,8 +282,8 @@ class Server:
         await asyncio.wait([finished, again], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():
             why = "a second signal" if again.done() else None
-            unfinished = sum(each.clients.unfinished() for each in listeners)
-            cut = unfinished + sum(each.instance.cut_all() for each in listeners)
+            unread = sum(each.clients.unread() for each in listeners)
+            cut = unread + sum(each.instance.cut_all() for each in listeners)
             log.drain_incomplete(cut, grace, why)
             await asyncio.wait([finished], timeout=CUT_PATIENCE)
             finished.cancel()

@@ -538,12 +538,13 @@ async def test_connections_of_which_enough_are_needed_again_and_again_stay(world
 
 
 async def test_what_is_idle_stays_while_nobody_can_be_reached(world: Any) -> None:
-    w = world(max_conns="64", streams_per_conn="1")
+    w = world()
     connections = await idle_connections(w, KEPT_IDLE + 1)
-    await w.ask(KEPT_IDLE + 2)
+    await w.ask(16 * len(connections) + 1)
     await w.fail(REFUSED)
     for connection in connections:
         connection.done(connection.load)
+    assert all(connection.load == 0 for connection in connections)
     w.clock.advance(2 * pool_module.SURPLUS_CLOSE)
     assert not any(connection.lost for connection in connections)
 

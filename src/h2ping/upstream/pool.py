@@ -15,6 +15,7 @@ Theory of operation
    `connect_timeout` spent waiting, and the request fails.
 6. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
    has streams its replacement is dialled first, RETIRE_LEAD before. The last one is kept while nobody can be reached.
+   One too many, because a late PING was answered after all, is retired at once.
 7. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
    idle limit, and sooner where the PING interval is short. Where more than KEPT_IDLE were idle at any moment of
    SURPLUS_CLOSE, a burst is over: all connections are retired, and requests that go on dial. All of them, because one
@@ -330,7 +331,7 @@ class Pool:
         if was != usable:
             self._count_usable()
             if self._usable > self._settings.max_conns:
-                connection.retire()  # its PING was late, and another has its place meanwhile, or the reverse
+                connection.retire()  # rule 6
                 return
         if usable and (limit := connection.wire.max_streams) != self._peer_max:
             self._peer_max = limit

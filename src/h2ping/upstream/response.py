@@ -28,7 +28,6 @@ _is_name = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 # RFC 9113 section 8.2.1: the three octets that could end a line or a string further down the path.
 _has_forbidden = re.compile(rb"[\r\n\0]").search
 _is_status = re.compile(rb"[1-9][0-9][0-9]").fullmatch
-# Longer than any length that fits 64 bits would only feed an integer parser.
 _is_length = re.compile(rb"[0-9]{1,18}").fullmatch
 """More digits may not fit 64 signed bits (RFC 9110 section 8.6: anticipate large numbers)."""
 
