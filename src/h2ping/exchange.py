@@ -59,7 +59,7 @@ WINDOW_MOST_BYTES = 4 << 20
 INTERIM_BURST = 16
 """Interim responses at once, and ..."""
 INTERIM_A_SECOND = 1
-"""... for each second since the request was sent: an endpoint may say 102 for minutes (WireLimits.max_interim)."""
+"""... for each second since the request was sent: an endpoint may say 102 for minutes."""
 CANCEL = 0x8
 ENHANCE_YOUR_CALM = 0xB
 

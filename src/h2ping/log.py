@@ -372,6 +372,16 @@ def retired_by_count(settings: Settings, requests: int) -> None:
     _say(logging.INFO, settings, text)
 
 
+def retired_after_burst(settings: Settings, connections: int, idle: int) -> None:
+    text = f"retired {connections} upstream connections after a burst: {idle} or more of them were idle"
+    _say(logging.INFO, settings, text)
+
+
+def retired_as_surplus(settings: Settings, most: int) -> None:
+    text = f"retired an upstream connection whose PING was late: others have its place (-max-conns {most})"
+    _say(logging.INFO, settings, text)
+
+
 def goaway(
     settings: Settings, connection_id: int | str, last_stream_id: int, code: int, debug: bytes = b""
 ) -> None:

@@ -45,6 +45,8 @@ LAST_READS = 5
 LAST_READ_PAUSE = 0.01
 """Turns of the loop, and seconds between them, for clients that wrote before the signal came. A busy loop may be
 late, so it is turns that count."""
+HALF_HEAD_READS = 100
+"""As many, about a second, for the rest of a request's head."""
 
 
 def serve(instances: Sequence[Settings], on_listening: Callable[[], None] = lambda: None) -> int:
@@ -107,6 +109,16 @@ class Clients(set[Client]):
         """How many have not taken the end of a response yet."""
         return sum(1 for client in self if client.exchange is None and client.pending_bytes)
 
+    async def until_heads_are_whole(self) -> None:
+        """Return soon: who was writing a head may finish it, and is told when it took too long."""
+        for _ in range(HALF_HEAD_READS):
+            if not any(client.head_timed for client in self):
+                return
+            await asyncio.sleep(LAST_READ_PAUSE)
+        for client in list(self):
+            if client.head_timed:
+                client.on_head_timeout()
+
     async def until_read(self) -> None:
         """Return once all have; while draining each goes when it has."""
         while self.unread():
@@ -164,6 +176,7 @@ class Listener:
 
     async def until_finished(self) -> None:
         """Return once every request has its outcome and every client its response."""
+        await self.clients.until_heads_are_whole()
         await self.instance.until_empty()
         await self.clients.until_read()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cases.timing import ABSENCE, GOODBYE, SOON
+from tests.cases.timing import ABSENCE, SOON
 from tests.support.framing import Code, Kind
 
 if TYPE_CHECKING:
@@ -61,15 +61,38 @@ async def test_requests_written_before_sigterm_are_answered_though_nobody_had_re
     assert await proxy.exited() == 0
 
 
-async def test_the_end_does_not_wait_for_an_upstream_that_does_not_say_goodbye(stage: Stage) -> None:
-    """The origin of these tests answers no close_notify."""
+async def test_a_head_that_is_half_written_at_sigterm_may_be_finished(stage: Stage) -> None:
+    """So a request that was being written is answered, whatever else goes on; and idle connections end."""
     origin = await stage.origin(_answer)
     proxy = await stage.proxy(origin)
-    await stage.ask(proxy, "GET", "/")
-    started = asyncio.get_running_loop().time()
+    idle, client = await stage.client(proxy), await stage.client(proxy)
+    client.send(b"GET /half HTTP/1.1\r\nho")
+    assert (await idle.ask("GET", "/")).status == 200  # so the half head has been read
     proxy.process.send_signal(signal.SIGTERM)
+    with pytest.raises(OSError):  # noqa: PT011 - refused, in the words of the system
+        await _connect_until_refused(stage, proxy)
+    client.send(b"st: judge\r\n\r\n")
+    response = await client.response()
+    assert (response.status, response.body, response.closes) == (200, b"/half", True)
+    await idle.closed()
     assert await proxy.exited() == 0
-    assert asyncio.get_running_loop().time() - started < GOODBYE
+
+
+@pytest.mark.parametrize("begun", [b"G", b"POST / HTTP/1.1\r\n"])
+async def test_a_head_that_is_never_finished_is_told_so_and_does_not_hold_up_the_end(
+    stage: Stage, begun: bytes
+) -> None:
+    """RFC 9110 section 15.5.9."""
+    origin = await stage.origin(_answer)
+    proxy = await stage.proxy(origin, "--shutdown-grace=1h", "--client-head-timeout=1h")
+    idle, client = await stage.client(proxy), await stage.client(proxy)
+    client.send(begun)
+    assert (await idle.ask("GET", "/")).status == 200
+    proxy.process.send_signal(signal.SIGTERM)
+    response = await client.response()
+    assert (response.status, response.closes) == (408, True)
+    assert await proxy.exited() == 0
+    assert not origin.requests[1:]
 
 
 async def _answer(request: Request) -> None:

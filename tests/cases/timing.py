@@ -3,8 +3,5 @@
 SOON = 3.0
 """For "at once" and "within 100 ms": far below any timer of the situation that it could be mistaken for."""
 
-GOODBYE = 0.9
-"""An end that does not wait a second."""
-
 ABSENCE = 0.6
 """How long "not sent again" is watched: a first re-send leaves within 50 ms of its cause."""

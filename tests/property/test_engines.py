@@ -35,7 +35,6 @@ LIMITS = WireLimits(
     connection_window_bytes=200_000,
     max_field_section_bytes=2_000,
     max_continuations=3,
-    max_interim=2,
     max_idle_frames=20,
     max_queued_control_bytes=400,
 )

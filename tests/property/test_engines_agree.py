@@ -30,7 +30,6 @@ Action = tuple[Any, ...]
 LIMITS = WireLimits(
     max_field_section_bytes=4096,
     max_continuations=4,
-    max_interim=3,
     max_idle_frames=40,
     max_queued_control_bytes=400,
 )

@@ -28,6 +28,8 @@ class FakeConnection:
         self.lost = self.retired = False
         self.failure: object = None
         self.late = False
+        self.polite = True
+        """Answers close_notify."""
 
     @property
     def is_open(self) -> bool:
@@ -48,7 +50,7 @@ class FakeConnection:
         if not self.retired:
             self.retired = True
             self.pool.on_load(self)  # type: ignore[arg-type]
-            if not self.load:
+            if not self.load and self.polite:
                 self.abort()
 
     def abort(self, error: object = None) -> None:
@@ -537,6 +539,21 @@ async def test_connections_of_which_enough_are_needed_again_and_again_stay(world
     assert not any(connection.lost for connection in connections)
 
 
+async def test_connections_of_which_half_are_busy_stay_and_are_looked_at_again(world: Any) -> None:
+    """With one stream each, what comes and goes leaves many of them idle at any moment."""
+    w = world(streams_per_conn="1")
+    waiters = await w.ask(2 * KEPT_IDLE + 2)
+    for _ in waiters:
+        await w.connect()
+    for waiter in waiters[: KEPT_IDLE + 1]:
+        waiter.connection.done()
+    w.clock.advance(3 * pool_module.SURPLUS_CLOSE)
+    assert not any(waiter.connection.lost for waiter in waiters)
+    waiters[-1].connection.done()
+    w.clock.advance(2 * pool_module.SURPLUS_CLOSE)
+    assert sum(waiter.connection.lost for waiter in waiters) == KEPT_IDLE + 2
+
+
 async def test_what_is_idle_stays_while_nobody_can_be_reached(world: Any) -> None:
     w = world()
     connections = await idle_connections(w, KEPT_IDLE + 1)
@@ -555,8 +572,31 @@ async def test_a_burst_whose_connections_the_peer_ends_is_tidied_too(world: Any)
         connection.abort()
     w.clock.advance(pool_module.TIDY_DELAY)
     assert w.bursts_over == 1
+    await w.ask()
+    (await w.connect()).abort()
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.bursts_over == 1, "one connection is no burst"
     await w.pool.close()
     assert w.clock.pending == 0
+
+
+async def test_a_pool_that_closes_tidies_no_more(world: Any) -> None:
+    w = world()
+    for connection in await idle_connections(w, KEPT_IDLE + 1):
+        connection.abort()
+    await w.pool.close()
+    assert w.clock.pending == 0
+
+
+async def test_the_end_does_not_wait_for_an_upstream_that_does_not_say_goodbye(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "CLOSE_PATIENCE", 0.0)
+    w = world()
+    (connection,) = await idle_connections(w, 1)
+    connection.polite = False
+    await w.pool.close()
+    assert (connection.retired, connection.lost) == (True, True)
 
 
 async def test_nothing_is_tidied_while_many_requests_are_open(world: Any) -> None:
@@ -566,6 +606,8 @@ async def test_nothing_is_tidied_while_many_requests_are_open(world: Any) -> Non
     for connection in await idle_connections(w, KEPT_IDLE + 1):
         connection.abort()
     await w.ask(many)
+    w.clock.advance(pool_module.TIDY_DELAY)
+    assert w.bursts_over == 0, "they wait"
     busy = [await w.connect() for _ in range(-(-many // 16))]
     w.clock.advance(10 * pool_module.TIDY_DELAY)
     assert w.bursts_over == 0

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from h2ping.errors import (
-    FLOOD,
     MALFORMED_RESPONSE,
     RESPONSE_HEAD_TOO_LARGE,
     STREAM_REFUSED,
@@ -391,18 +390,6 @@ def test_an_interim_response_that_ends_the_stream_is_malformed(rig: Rig) -> None
     ears = rig.open()
     rig.serve(rig.peer.response(1, 103, end=True))
     assert ears.failure.cause is MALFORMED_RESPONSE
-
-
-def test_interim_responses_without_end_fail_their_stream(rig: Rig) -> None:
-    """RFC 9113 section 10.5: WireLimits.max_interim."""
-    ears, neighbour = rig.open(), rig.open()
-    most = WireLimits.max_interim
-    rig.serve(*[rig.peer.response(1, 102) for _ in range(most)])
-    assert ears.calls == ["interim"] * most
-    rig.serve(rig.peer.response(1, 102))
-    assert ears.failure.cause is FLOOD
-    assert rig.resets() == [(1, ENHANCE_YOUR_CALM)]
-    neighbour_is_well(rig, neighbour)
 
 
 # --- field sections above the limit

@@ -19,12 +19,12 @@ cdef class MuxStream:
     # --- how far it is
     cdef bint over                  # closed in both directions, out of the table
     cdef bint muted                 # `reset` was called: nothing more to the receiver
+    cdef bint begun                 # an interim response arrived
     cdef bint responded             # the final head arrived
     cdef bint complete              # the peer's END_STREAM arrived
     cdef bint head_request
     cdef bint waiting               # in the list of streams that may send
     cdef bint moved                 # sent something in the take_output that runs
-    cdef uint32_t interims
     cdef uint8_t state              # of its state machine (Mux.moves)
     # --- sizes
     cdef int64_t expected           # content bytes announced; -1: not
@@ -100,7 +100,6 @@ cdef class Mux:
     cdef int64_t max_queued_control_bytes
     cdef int64_t max_continuations
     cdef int64_t max_field_block_bytes
-    cdef int64_t max_interim
     # --- out
     cdef Encoder encoder
     cdef uint8_t* control           # frames that wait, and small DATA frames

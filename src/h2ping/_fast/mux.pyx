@@ -246,7 +246,6 @@ cdef class Mux:
         self.max_queued_control_bytes = limits.max_queued_control_bytes
         self.max_continuations = limits.max_continuations
         self.max_field_block_bytes = limits.max_field_block_bytes
-        self.max_interim = limits.max_interim
         self.receive_window = self.connection_window_bytes
         self.send_window = DEFAULT_WINDOW
         self.initial_send_window = DEFAULT_WINDOW
@@ -758,10 +757,7 @@ cdef class Mux:
         if head.status < 200:
             if end:
                 return self.malformed(stream, "END_STREAM on an interim response")     # RFC 9113 section 8.1
-            stream.interims += 1
-            if stream.interims > self.max_interim:
-                error = UpstreamError(FLOOD, "interim responses without end")
-                return self.fail_stream(stream, CODE_ENHANCE_YOUR_CALM, error)
+            stream.begun = True
             self.move(stream, RECEIVED_INTERIM)
             receiver.on_interim(head.status, fields[1:])
             return 0
@@ -823,7 +819,7 @@ cdef class Mux:
         if stream is None:
             return 0
         self.move(stream, RECEIVED_RESET)
-        if code == CODE_REFUSED_STREAM and not stream.responded and not stream.interims:
+        if code == CODE_REFUSED_STREAM and not stream.responded and not stream.begun:
             error = UpstreamError(STREAM_REFUSED, processed=Processed.REFUSED, code=code)   # RFC 9113 section 8.7
         else:
             error = UpstreamError(STREAM_RESET, code=code)
@@ -892,7 +888,7 @@ cdef class Mux:
             if stream.id <= last or stream.over:    # over: by what the failure of an earlier one set off
                 continue
             self.remember_cut(stream)       # a peer that answers it all the same is not told off
-            if stream.responded or stream.interims:     # who has begun to answer has begun to process
+            if stream.responded or stream.begun:     # who has begun to answer has begun to process
                 error = UpstreamError(STREAM_RESET, "GOAWAY below a stream that was being answered", code=code)
             else:
                 error = UpstreamError(GOAWAY_REFUSED, processed=Processed.REFUSED, code=code)

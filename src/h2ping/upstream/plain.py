@@ -531,11 +531,7 @@ class PlainWire:
     def _receive_interim(self, stream: PlainStream, status: int, regular: Fields, end: bool) -> None:
         if end:
             raise Malformed("END_STREAM on an interim response")  # section 8.1
-        stream.interims += 1
-        if stream.interims > self.limits.max_interim:
-            error = UpstreamError(FLOOD, "interim responses without end")
-            self._fail_stream(stream, ErrorCode.ENHANCE_YOUR_CALM, error)
-            return
+        stream.begun = True
         self._pass_on(build_frame(splitter.HEADERS, splitter.END_HEADERS, stream.id, _INTERIM_BLOCK))
         stream.receiver.on_interim(status, regular)
 
@@ -582,7 +578,7 @@ class PlainWire:
             return
         self._pass_on(frame.raw)
         code = int.from_bytes(frame.payload, "big")
-        if code == ErrorCode.REFUSED_STREAM and not stream.responded and not stream.interims:
+        if code == ErrorCode.REFUSED_STREAM and not stream.responded and not stream.begun:
             error = UpstreamError(STREAM_REFUSED, processed=Processed.REFUSED, code=code)
         else:
             error = UpstreamError(STREAM_RESET, code=code)
@@ -648,7 +644,7 @@ class PlainWire:
             self._remember_cut(stream)
             self._h2.reset_stream(stream.id, ErrorCode.CANCEL)
             self._h2.data_to_send()
-            if stream.responded or stream.interims:  # who has begun to answer has begun to process
+            if stream.responded or stream.begun:  # who has begun to answer has begun to process
                 error = UpstreamError(
                     STREAM_RESET, "GOAWAY below a stream that was being answered", code=code
                 )

@@ -40,6 +40,8 @@ class PlainStream:
         self.head_request = head
         self.sent = 0
         """Body bytes made into frames."""
+        self.begun = False
+        """An interim response has arrived."""
         self.responded = False
         """The final head has arrived."""
         self.complete = False
@@ -48,7 +50,6 @@ class PlainStream:
         """Closed in both directions, and out of the Wire's table."""
         self.muted = False
         """`reset` was called: nothing more to the receiver."""
-        self.interims = 0
         self.expected: int | None = None
         """Content bytes the response announced, if it did."""
         self.seen = 0

@@ -17,12 +17,12 @@ Theory of operation
    has streams its replacement is dialled first, RETIRE_LEAD before. The last one is kept while nobody can be reached.
    One too many, because a late PING was answered after all, is retired at once.
 7. An idle connection is closed before the path could have dropped it silently: after IDLE_CLOSE, at most half the
-   idle limit, and sooner where the PING interval is short. Where more than KEPT_IDLE were idle at any moment of
-   SURPLUS_CLOSE, a burst is over: all connections are retired, and requests that go on dial. All of them, because one
-   that stays has objects from the midst of the burst, and pages with them.
+   idle limit, and sooner where the PING interval is short. Where more than KEPT_IDLE, and more than half of all, were
+   idle at any moment of SURPLUS_CLOSE, a burst is over: all connections are retired, and requests that go on dial. All
+   of them, because one that stays has objects from the midst of the burst, and pages with them.
 8. When more than KEPT_IDLE connections have ended, for whatever reason, the memory they and their requests took goes
    back to the system, and again as those end that take no new stream. That stops the process for some milliseconds,
-   so not while more than TIDY_STREAMS are open.
+   so not while more than TIDY_STREAMS are open or waited for.
 
 Every change costs the same however many requests are open: connections are kept in slots by their load. The pool
 neither sends nor receives a byte.
@@ -331,6 +331,7 @@ class Pool:
         if was != usable:
             self._count_usable()
             if self._usable > self._settings.max_conns:
+                log.retired_as_surplus(self._settings, self._settings.max_conns)
                 connection.retire()  # rule 6
                 return
         if usable and (limit := connection.wire.max_streams) != self._peer_max:
@@ -509,7 +510,8 @@ class Pool:
 
     def _on_surplus(self) -> None:
         self._surplus_timer = None
-        if self._least_idle > KEPT_IDLE and not self._unreachable:
+        if self._least_idle > max(KEPT_IDLE, self._usable // 2) and not self._unreachable:
+            log.retired_after_burst(self._settings, len(self.connections), self._least_idle)
             for connection in list(self.connections):
                 connection.retire()
         else:
@@ -517,7 +519,7 @@ class Pool:
 
     def _tidy(self) -> None:
         self._tidy_timer = None
-        if sum(connection.load for connection in self.connections) > TIDY_STREAMS:
+        if len(self._waiting) + sum(connection.load for connection in self.connections) > TIDY_STREAMS:
             self._tidy_timer = self._clock.call_later(TIDY_DELAY, self._tidy)
             return
         if all(connection.is_open for connection in self.connections):

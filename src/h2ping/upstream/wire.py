@@ -44,8 +44,6 @@ class WireLimits:
     its stream only (RFC 9113 section 10.5.1); past this it is not even decoded, and the connection is lost."""
     max_continuations: int = 64
     """CONTINUATION frames in one field section."""
-    max_interim: int = 1024
-    """1xx responses to one request, however slowly they come; the exchange looks at their rate."""
     max_idle_frames: int = 4000
     """An account of the connection's whole life: each frame of the peer takes one off, and `frame_worth_bytes` of a
     body, sent or received, bring one back. PINGs, SETTINGS, windows that open byte by byte, DATA of one byte and
