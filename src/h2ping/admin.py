@@ -21,6 +21,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from h2ping import log, metrics
+from h2ping.answer import date_line
 from h2ping.lifecycle import cannot_bind
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ class Visit(asyncio.Protocol):
             f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
             f"content-type: {content_type}\r\n"
             f"content-length: {len(body)}\r\n"
+            f"{date_line().decode('ascii')}"
             f"{ALLOWED if status == 405 else ''}"
             "cache-control: no-store\r\n"
             "connection: close\r\n\r\n"

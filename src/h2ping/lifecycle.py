@@ -29,6 +29,9 @@ PARENT_POLL: Final = 0.5
 """Seconds between two looks at the parent where the kernel cannot tell: well below the 2 s in which an orphan
 must end."""
 
+FEWEST_FILES: Final = 32
+"""What one client and one connection take beside the program's own, and some to spare."""
+
 MAC_OPEN_MAX: Final = 10240
 """macOS refuses a soft limit above OPEN_MAX though the hard limit says unlimited."""
 
@@ -249,8 +252,14 @@ def leave_no_core() -> None:
 
 
 def raise_file_limit() -> int:
-    """Allow as many open files as the hard limit does: each client and connection is one. The new limit."""
+    """Allow as many open files as the hard limit does: each client and connection is one. The new limit.
+
+    Raises ConfigError where it is below FEWEST_FILES.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < FEWEST_FILES:
+        why = f"open files are limited to {hard} (ulimit -Hn); at least {FEWEST_FILES} are needed"
+        raise ConfigError("", why)
     wanted = hard
     if sys.platform == "darwin" and (hard == resource.RLIM_INFINITY or hard > MAC_OPEN_MAX):
         wanted = MAC_OPEN_MAX

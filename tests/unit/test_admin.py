@@ -118,6 +118,7 @@ async def test_what_is_no_request_for_us_is_refused(request_bytes: bytes, status
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert b"secret" not in answer
         assert (b"\r\nallow: GET, HEAD\r\n" in answer) == (status == 405)
+        assert b"\r\ndate: " in answer
 
 
 async def test_a_defect_in_what_is_shown_is_a_500_and_the_rest_goes_on(

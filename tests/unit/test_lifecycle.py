@@ -208,6 +208,21 @@ def test_a_file_limit_that_cannot_be_raised_is_left(monkeypatch: pytest.MonkeyPa
     assert lifecycle.raise_file_limit() == 256
 
 
+def test_a_limit_of_a_few_files_is_named() -> None:
+    """In a process of its own, with the limit that it would have there."""
+    command = [sys.executable, "-m", "h2ping", "-upstream", "https://127.0.0.1:9", "-listen", "127.0.0.1:0"]
+    few = lifecycle.FEWEST_FILES - 1
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -n {few}; exec "$@"', "sh", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wanted = f"open files are limited to {few} (ulimit -Hn); at least {lifecycle.FEWEST_FILES} are needed"
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert wanted in done.stderr
+
+
 def test_macos_takes_no_more_than_its_open_max(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
     monkeypatch.setattr(sys, "platform", "darwin")
