@@ -539,6 +539,18 @@ async def test_connections_of_which_enough_are_needed_again_and_again_stay(world
     assert not any(connection.lost for connection in connections)
 
 
+async def test_a_burst_that_ends_little_by_little_is_over_as_soon(world: Any) -> None:
+    """The five seconds begin when more than half of the connections are idle."""
+    w = world()
+    await w.ask(16 * 4 * KEPT_IDLE)
+    connections = [await w.connect() for _ in range(4 * KEPT_IDLE)]
+    for connection in connections:
+        connection.done(connection.load)
+        w.clock.advance(0.01)
+    w.clock.advance(pool_module.SURPLUS_CLOSE)
+    assert all(connection.lost for connection in connections)
+
+
 async def test_connections_of_which_half_are_busy_stay_and_are_looked_at_again(world: Any) -> None:
     """With one stream each, what comes and goes leaves many of them idle at any moment."""
     w = world(streams_per_conn="1")

@@ -57,6 +57,7 @@ cdef class Pool:
 
     cdef object _no_longer_idle(self, connection)
     cdef object _watch_idle(self)
+    cdef Py_ssize_t _most_idle(self) except -1
 
     cdef bint _has_hope(self) except -1
     cdef bint _may_grow(self) except -1

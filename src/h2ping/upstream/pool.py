@@ -502,15 +502,19 @@ class Pool:
     def _on_idle(self, connection: Connection) -> None:
         connection.retire()
 
+    def _most_idle(self) -> int:
+        """Connections that may be idle for long (rule 7)."""
+        return max(KEPT_IDLE, self._usable // 2)
+
     def _watch_idle(self) -> None:
-        if len(self._idle) > KEPT_IDLE and self._closed is None:
+        if len(self._idle) > self._most_idle() and self._closed is None:
             self._least_idle = len(self._idle)
             delay = min(SURPLUS_CLOSE, self._idle.timeout / 2)
             self._surplus_timer = self._clock.call_later(delay, self._on_surplus)
 
     def _on_surplus(self) -> None:
         self._surplus_timer = None
-        if self._least_idle > max(KEPT_IDLE, self._usable // 2) and not self._unreachable:
+        if self._least_idle > self._most_idle() and not self._unreachable:
             log.retired_after_burst(self._settings, len(self.connections), self._least_idle)
             for connection in list(self.connections):
                 connection.retire()
