@@ -9,17 +9,19 @@ import resource
 import signal
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from h2ping import config
-from h2ping.workers import SNAPSHOT_EVERY, added, how_it_ended, share_of
+from h2ping.workers import DELAY_MOST, SNAPSHOT_EVERY, Supervisor, Worker, added, how_it_ended, share_of
 from tests.e2e.test_process import ORPHAN_LIMIT, admin_port, answer_with_path, visit
 from tests.support.bell import pace
 from tests.support.stage import any_stage, certificates
 
 if TYPE_CHECKING:
+    from tests.support.client import Response
     from tests.support.proxy import Proxy
     from tests.support.scripted_origin import Request
     from tests.support.stage import Stage
@@ -73,6 +75,13 @@ async def start(stage: Stage, behaviour: Any = answer_with_path, *flags: str) ->
 
 async def think_for_ever(request: Request) -> None:
     await asyncio.Event().wait()
+
+
+async def eight_held(stage: Stage, proxy: Proxy) -> list[asyncio.Future[Response]]:
+    """Eight requests that have reached the origin."""
+    asked = [asyncio.ensure_future(stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
+    await stage.origins[0].request(8)
+    return asked
 
 
 @linux
@@ -136,8 +145,7 @@ async def test_a_worker_that_dies_while_the_others_drain_is_not_replaced(any_sta
         request.respond(200, b"late")
 
     proxy = await start(any_stage, hold)
-    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
-    await any_stage.origins[0].request(8)
+    asked = await eight_held(any_stage, proxy)
     os.kill(proxy.pid, signal.SIGTERM)
     await proxy.logged("shutdown requested; draining")
     victim = min(workers_of(proxy))
@@ -152,8 +160,7 @@ async def test_a_worker_that_dies_while_the_others_drain_is_not_replaced(any_sta
 async def test_a_second_signal_ends_all_workers_at_once(any_stage: Stage) -> None:
     proxy = await start(any_stage, think_for_ever)
     workers = workers_of(proxy)
-    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
-    await any_stage.origins[0].request(8)
+    asked = await eight_held(any_stage, proxy)
     os.kill(proxy.pid, signal.SIGTERM)
     await proxy.logged("shutdown requested; draining")
     os.kill(proxy.pid, signal.SIGTERM)
@@ -185,8 +192,7 @@ async def test_a_signal_lets_the_requests_of_all_workers_finish(any_stage: Stage
 
     proxy = await start(any_stage, hold)
     workers = workers_of(proxy)
-    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
-    await any_stage.origins[0].request(8)
+    asked = await eight_held(any_stage, proxy)
     os.kill(proxy.pid, signal.SIGTERM)
     await proxy.logged("shutdown requested; draining")
     gate.set()
@@ -208,6 +214,63 @@ async def test_workers_end_with_their_parent_and_the_port_is_free(any_stage: Sta
     await gone(workers, ORPHAN_LIMIT)
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+@linux
+async def test_the_memory_limit_holds_for_all_workers_together(any_stage: Stage) -> None:
+    """Each has room for one of these bodies: whatever the kernel gives to whom, two are under way at the most."""
+    limit, size = 2 << 20, 600_000
+    gate, under_way = asyncio.Event(), asyncio.Semaphore(2)
+
+    async def hold(request: Request) -> None:
+        await request.complete()
+        assert not under_way.locked(), "more than the limit has room for"
+        async with under_way:
+            await gate.wait()
+            request.respond(200, b"%d" % len(request.body))
+
+    proxy = await start(any_stage, hold, f"-max-memory={limit}", "-memory-pressure=keep")
+    admin = await admin_port(proxy)
+    asked = [asyncio.ensure_future(any_stage.ask(proxy, "POST", "/x", bytes(size))) for _ in range(6)]
+    await any_stage.origins[0].request(1)
+    while True:
+        memory = json.loads((await visit(admin, "/connections")).body)["memory"]
+        assert memory["limit"] == limit
+        assert memory["used"] <= limit
+        if memory["waiting"] + len(any_stage.origins[0].requests) == len(asked):
+            break
+        await pace(SNAPSHOT_EVERY / 2)
+    gate.set()
+    answers = await asyncio.gather(*asked)
+    assert [(each.status, each.body) for each in answers] == [(200, b"%d" % size)] * len(asked)
+
+
+@pytest.mark.pure
+async def test_a_worker_that_dies_again_and_again_is_replaced_ever_more_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor = Supervisor([config.parse({"upstream": "https://h", "workers": "2"})], lambda: None)
+    delays: list[float] = []
+
+    class ShortLived(Worker):
+        async def follow(self) -> int:
+            return 1
+
+        async def listen(self) -> bool:
+            return False
+
+    async def replaced(number: int, delay: float) -> bool:
+        delays.append(delay)
+        supervisor._workers[number] = worker
+        if len(delays) == 8:
+            supervisor._draining.set()
+        return True
+
+    process: Any = SimpleNamespace(pid=1, returncode=1)
+    worker = ShortLived(1, process)
+    monkeypatch.setattr(supervisor, "_replaced", replaced)
+    await supervisor._keep(worker)
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, DELAY_MOST, DELAY_MOST]
 
 
 @pytest.mark.pure
