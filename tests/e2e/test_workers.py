@@ -77,7 +77,7 @@ async def think_for_ever(request: Request) -> None:
     await asyncio.Event().wait()
 
 
-async def eight_held(stage: Stage, proxy: Proxy) -> list[asyncio.Future[Response]]:
+async def eight_held(stage: Stage, proxy: Proxy) -> list[asyncio.Task[Response]]:
     """Eight requests that have reached the origin."""
     asked = [asyncio.ensure_future(stage.ask(proxy, "POST", "/x", body=b"hello")) for _ in range(8)]
     await stage.origins[0].request(8)
