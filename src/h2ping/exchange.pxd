@@ -27,6 +27,7 @@ cdef class Exchange:
     cdef readonly int64_t _uncredited
     cdef readonly int64_t _held
     cdef int64_t _announced
+    cdef int64_t _uploaded
     cdef int64_t _window
     cdef bint _left
     cdef Py_ssize_t _lost_attempts

@@ -81,8 +81,8 @@ class Exchange:
     __slots__ = (
         "_again_timer", "_announced", "_body", "_client", "_connection", "_given_up", "_held", "_instance", "_interims",
         "_last_error", "_left", "_lost_attempts", "_packed", "_sent_at", "_stream", "_uncredited", "_unpacking",
-        "_window", "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status", "stream_id",
-        "upstream_status",
+        "_uploaded", "_window", "attempts", "bytes_in", "bytes_out", "ident", "phase", "request", "started", "status",
+        "stream_id", "upstream_status",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, request: Request, client: Client) -> None:
@@ -102,6 +102,8 @@ class Exchange:
         """Response bytes that were credited and yet not taken by the client's socket."""
         self._announced = -1
         """Content bytes that the response announced; -1: none or not yet."""
+        self._uploaded = -1
+        """Bytes of the request's body that had been sent when END_STREAM was last found missing."""
         self._window = instance.pool.limits.stream_window_bytes
         self._left = False
         """We cancelled a stream that was open."""
@@ -385,8 +387,10 @@ class Exchange:
     def on_no_end(self) -> None:
         """The client has all that was announced, END_STREAM does not come: the client's next request waits for it."""
         stream = self._stream
-        if stream is not None and not stream.upload_done:
-            self._instance.endings.add(self)  # the next request waits for this one's body anyway
+        if stream is not None and not stream.upload_done and stream.sent > self._uploaded:
+            # An upload that goes on is not cut off: the next request waits for its end anyway.
+            self._uploaded = stream.sent
+            self._instance.endings.add(self)
             return
         self._leave_stream()
         self.phase = Phase.DONE

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 import uvloop
+from tests.support import framing
 from tests.support.fake_clock import FakeClock
 
 from h2ping import config
@@ -192,6 +193,74 @@ async def test_a_peer_that_is_not_to_be_trusted_or_understood(
     assert caught.value.processed is Processed.NEVER_SENT
     server.close()
     await server.wait_closed()
+
+
+class Ears:
+    """A stream's receiver that remembers what it was called with last."""
+
+    def __init__(self) -> None:
+        self.last: tuple[Any, ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *details: setattr(self, "last", (name, *details))
+
+
+def be_reset(listener: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """The peer's end of one connection: settled, and to be reset when it is closed."""
+    sock, _ = listener.accept()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer = context.wrap_socket(sock, server_side=True)
+    peer.sendall(framing.settings({}))
+    return peer
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize(
+    ("words", "heard"),
+    [
+        (framing.goaway(0), ("goaway-refused", Processed.REFUSED)),
+        (framing.goaway(1), ("connection-lost", Processed.MAYBE)),
+        (b"", ("connection-lost", Processed.MAYBE)),
+    ],
+    ids=["refused", "maybe processed", "nothing"],
+)
+def test_what_the_peer_said_before_its_reset_is_heard_though_our_write_fails_first(
+    authority: trustme.CA, tmp_path: Path, words: bytes, heard: tuple[str, Processed]
+) -> None:
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    context.set_alpn_protocols(["h2"])
+    ears = Ears()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            accepted = loop.run_in_executor(None, be_reset, listener, context)
+            connection = await attempt(
+                listener.getsockname()[1], str(tmp_path / "ca.pem"), connect_timeout="10s"
+            )
+            peer = await accepted
+        fields = [(b":method", b"POST"), (b":scheme", b"https"), (b":authority", b"h"), (b":path", b"/")]
+        connection.open(fields, None, ears)
+        await asyncio.sleep(0)
+
+        def end() -> None:
+            if words:
+                peer.sendall(words)
+            peer.close()
+
+        # In one turn of the loop with the write that follows: it cannot look at the socket in between.
+        loop.call_soon(end)
+        connection.open(fields, None, Ears())
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert connection.lost
+
+    uvloop.run(run())
+    told, error = ears.last
+    assert told == "on_failed"
+    assert (error.cause.token, error.processed) == heard
 
 
 def test_verification_is_on_unless_it_was_switched_off() -> None:

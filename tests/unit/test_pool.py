@@ -163,6 +163,38 @@ async def test_the_least_loaded_connection_takes_the_next_stream(world: Any) -> 
     assert (one.load, two.load) == (3, 3)
 
 
+async def test_a_connection_that_takes_no_stream_hides_no_other(world: Any) -> None:
+    """SETTINGS_MAX_CONCURRENT_STREAMS of 0 on the idle one (RFC 9113 section 6.5.2)."""
+    w = world(streams_per_conn="4")
+    waiters = await w.ask(8)
+    one, two = await w.connect(), await w.connect()
+    for waiter in waiters:
+        if waiter.connection is two:
+            two.done()
+    one.done(3)
+    two.wire.max_streams = 0
+    w.pool.on_load(two)
+    await w.ask(7)
+    assert (one.load, two.load, len(w.dials)) == (8, 0, 0), (
+        "past its share too: a dial would bring one more of those"
+    )
+    two.wire.max_streams = 128
+    w.pool.on_load(two)
+    await w.ask(4)
+    assert (one.load, two.load) == (8, 4)
+
+
+async def test_a_connection_at_the_limit_of_its_peer_hides_no_other(world: Any) -> None:
+    w = world(max_conns="2", streams_per_conn="1")
+    await w.ask(2)
+    one, two = await w.connect(128), await w.connect(1)
+    await w.ask(8)
+    assert (one.load, two.load) == (9, 1)
+    two.done()
+    await w.ask(1)
+    assert (one.load, two.load) == (9, 1)
+
+
 async def test_a_connection_is_filled_past_its_share_once_no_more_may_be_opened(world: Any) -> None:
     w = world(max_conns="2", streams_per_conn="4")
     await w.ask(300)

@@ -34,7 +34,7 @@ cdef class MuxStream:
     cdef int64_t window             # what the peer may send while nothing is credited
     cdef int64_t receive_window     # what the peer may still send
     cdef int64_t send_window        # what we may still send; negative after SETTINGS shrank it
-    cdef int64_t sent               # body bytes made into frames
+    cdef readonly int64_t sent      # body bytes made into frames
     # --- whom it talks to
     cdef Mux mux
     cdef object receiver

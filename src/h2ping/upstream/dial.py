@@ -20,6 +20,7 @@ from h2ping.errors import (
     Processed,
     UpstreamError,
 )
+from h2ping.upstream.last_words import LastWords
 from h2ping.upstream.reach import NotReachedError
 
 if TYPE_CHECKING:
@@ -59,20 +60,17 @@ async def dial(
     connection: Connection | None = None
     address: Any = None
 
-    def protocol() -> Any:
-        nonlocal connection
-        connection = make_connection()
-        return connection
-
     async def attempt() -> Connection:
-        nonlocal address
+        nonlocal address, connection
         loop: Any = asyncio.get_running_loop()  # uvloop's; asyncio's has no shutdown timeout before 3.11
         sock, address = await reach.connect(settings.upstream.host, settings.upstream.port)
         try:
-            await loop.create_connection(
-                protocol,
-                sock=sock,
-                ssl=context,
+            transport, _ = await loop.create_connection(_Mute, sock=sock)
+            connection = make_connection()
+            secure = await loop.start_tls(
+                transport,
+                connection,
+                context,
                 # RFC 6066 section 3: without the dot that makes a name absolute.
                 server_hostname=(settings.server_name or settings.upstream.host).rstrip("."),
                 # The deadline below is the only one; uvloop's own would give another error for the same fact.
@@ -84,7 +82,8 @@ async def dial(
             # more by the socket, the number may be another connection's by then, and libuv aborts the process.
             sock.detach()
             raise
-        assert connection is not None
+        transport.set_protocol(LastWords(transport.get_protocol(), sock))
+        connection.connection_made(secure)  # before its first byte: the loop hands those out in a later turn
         await connection.settled
         return connection
 
@@ -110,6 +109,13 @@ async def dial(
     finally:
         if address is not None:
             (reach.on_reached if reached else reach.on_failed)(address)
+
+
+class _Mute(asyncio.Protocol):
+    """A TCP connection whose bytes are TLS's, from the first."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.pause_reading()  # type: ignore[attr-defined]
 
 
 def explain(error: BaseException, address: Any = None) -> UpstreamError:

@@ -52,7 +52,7 @@ cdef class Pool:
     cpdef cancel(self, waiter)
     cpdef on_load(self, connection)
 
-    @cython.locals(term=_Term)
+    @cython.locals(term=_Term, usable=cython.bint, limit=cython.Py_ssize_t)
     cdef object _place(self, connection)
 
     cdef object _no_longer_idle(self, connection)
@@ -62,6 +62,7 @@ cdef class Pool:
     cdef bint _has_hope(self) except -1
     cdef bint _may_grow(self) except -1
     cdef object _find(self)
+    cdef bint _is_refused(self) except -1
     cdef object _assign(self)
     cdef object _dial_missing(self)
 
@@ -70,6 +71,7 @@ cdef class _Term:
     cdef readonly Py_ssize_t requests
     cdef public Py_ssize_t replace_at
     cdef public object timer
+    cdef public bint usable
 
 
 cdef class _Wait:

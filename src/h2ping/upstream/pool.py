@@ -5,7 +5,8 @@ Theory of operation
 1. A request takes the least loaded open connection with room, or waits. Waiting is first in, first out: nobody
    overtakes the queue.
 2. A connection has room for `streams_per_conn` streams while more connections may be opened, and for as many as the
-   peer allows once they may not (`max_conns` are open, or the upstream cannot be reached just now).
+   peer allows once they may not (`max_conns` are open, or the upstream cannot be reached just now, or takes no stream
+   on one that is idle). One that has as many as the peer allows stands in nobody's way.
 3. There are never more dials in flight than connections are missing for those who wait.
 4. After a failed dial the next one waits, doubling from DIAL_DELAY to DIAL_DELAY_MAX with jitter, and is one only.
    Dials that were under way together fail as one. A connection that takes no stream when it comes (GOAWAY, end) is a
@@ -316,30 +317,33 @@ class Pool:
     # --- assignment ---------------------------------------------------------------------------------------------
 
     def _place(self, connection: Connection) -> None:
-        term = self.connections.get(connection) if connection.is_open else None
-        if term is not None and connection.requests >= term.requests:
+        term = self.connections.get(connection)
+        usable = term is not None and connection.is_open
+        if term is None or not usable:
+            self._slots.place(connection, -1)
+        elif connection.requests >= term.requests:
             log.retired_by_count(self._settings, connection.requests)
             connection.retire()
             return
-        if term is not None and connection.requests >= term.replace_at:
-            term.replace_at = NEVER
-            if connection.load and self._may_grow():
-                self._dial()
-        usable = term is not None
-        was = connection.load_slot >= 0
-        self._slots.place(connection, connection.load if usable else -1)
-        if was != usable:
+        else:
+            limit = connection.wire.max_streams
+            self._slots.place(connection, connection.load if connection.load < limit else -1)
+            if connection.requests >= term.replace_at:
+                term.replace_at = NEVER
+                if connection.load and self._may_grow():
+                    self._dial()
+            if limit != self._peer_max:
+                self._peer_max = limit
+                self._peer_limit = min(self._settings.streams_per_conn, max(1, limit))
+        if term is not None and term.usable != usable:
+            term.usable = usable
             self._count_usable()
             if self._usable > self._settings.max_conns:
                 log.retired_as_surplus(self._settings, self._settings.max_conns)
                 connection.retire()  # rule 6
-                return
-        if usable and (limit := connection.wire.max_streams) != self._peer_max:
-            self._peer_max = limit
-            self._peer_limit = min(self._settings.streams_per_conn, max(1, limit))
 
     def _count_usable(self) -> None:
-        self._usable = sum(connection.load_slot >= 0 for connection in self.connections)
+        self._usable = sum(term.usable for term in self.connections.values())
 
     def _has_hope(self) -> bool:
         """A connection that is open, or perhaps soon, may take those who wait (rule 5)."""
@@ -352,14 +356,21 @@ class Pool:
         # A connection fails its streams before it says that it is closed, and they come here to be sent again.
         while (connection := self._slots.least()) is not None and not connection.is_open:
             self._slots.place(connection, -1)
+            self.connections[connection].usable = False
             self._count_usable()
-        if connection is None:
-            return None
-        room = connection.wire.max_streams
+        if connection is None or connection.load < self._settings.streams_per_conn:
+            return connection
         # With dials in flight the connections they bring have room of their own: do not overfill for them.
-        if self._may_grow() or self._dials:
-            room = min(room, self._settings.streams_per_conn)
-        return connection if connection.load < room else None
+        if self._dials or (self._may_grow() and not self._is_refused()):
+            return None
+        return connection
+
+    def _is_refused(self) -> bool:
+        """The peer takes no stream on an idle connection (rule 4)."""
+        return any(
+            connection.is_open and connection.load == 0 and connection.wire.max_streams == 0
+            for connection in self.connections
+        )
 
     def _assign(self) -> None:
         if self._assigning:  # a stream opened by the loop below changed a load: the loop goes on with it
@@ -389,13 +400,14 @@ class Pool:
     def _dial_missing(self) -> None:
         if self._delay_timer is not None or not self._waiting:
             return
-        if (idlest := self._slots.least()) is not None and idlest.load == 0:
-            return  # the peer takes no stream just now: it means to soon (RFC 9113 section 6.5.2), or closes
         missing = -(-len(self._waiting) // self._peer_limit)
         if self._dial_error is not None:
             missing = 1
         room = self._settings.max_conns - self._usable
-        for _ in range(min(missing, room) - len(self._dials)):
+        wanted = min(missing, room) - len(self._dials)
+        if wanted <= 0 or self._is_refused():  # it will take some soon (RFC 9113 section 6.5.2), or closes
+            return
+        for _ in range(wanted):
             self._dial()
 
     def _dial(self) -> None:
@@ -544,7 +556,7 @@ def _useless(cause: Cause) -> UpstreamError:
 class _Term:
     """How long one connection is used (rule 6); `most` requests at the most, 0: any number."""
 
-    __slots__ = ("replace_at", "requests", "timer")
+    __slots__ = ("replace_at", "requests", "timer", "usable")
 
     def __init__(self, most: int) -> None:
         self.requests = max(1, round(most * random.uniform(0.9, 1.0))) if most else NEVER
@@ -552,6 +564,8 @@ class _Term:
         """Number of requests at which the replacement is dialled; NEVER once it is."""
         self.timer: Timer | None = None
         """What its age brings next."""
+        self.usable = False
+        """It takes new streams, now or when others end."""
 
 
 class _Wait:

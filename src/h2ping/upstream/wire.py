@@ -108,6 +108,8 @@ class WireStream(Protocol):
     id: int
     upload_done: bool
     """END_STREAM was handed out (or the stream is over)."""
+    sent: int
+    """Bytes of the request's body that were handed out."""
 
     def body_ready(self) -> None:
         """The body has more bytes, or is complete."""
