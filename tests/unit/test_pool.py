@@ -13,6 +13,7 @@ from h2ping import config, errors, units
 from h2ping.errors import H2pingError, Processed, UpstreamError
 from h2ping.upstream import pool as pool_module
 from h2ping.upstream.pool import DIAL_ATTEMPTS, KEPT_IDLE, Pool, Slots, first_window
+from h2ping.upstream.reach import Reach
 from h2ping.upstream.wire import WireLimits
 
 
@@ -28,6 +29,7 @@ class FakeConnection:
         self.lost = self.retired = False
         self.failure: object = None
         self.late = False
+        self.address: object = None
         self.polite = True
         """Answers close_notify."""
 
@@ -85,6 +87,7 @@ class World:
         self.pool = Pool(
             self.settings, None, self.clock, lambda _: None, self.lost_to.append, self._on_burst_over,  # type: ignore[arg-type]
         )  # fmt: skip
+        self.reach: Any = None
         self.dials: list[asyncio.Future[FakeConnection]] = []
         self.served: list[FakeWaiter] = []
         self.ident = 0
@@ -124,7 +127,10 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(**settings: str) -> World:
+        reach = Reach()
+        monkeypatch.setattr(pool_module, "Reach", lambda: reach)
         made = World(**settings)
+        made.reach = reach
         monkeypatch.setattr(pool_module, "dial", made.dial)
         return made
 
@@ -161,6 +167,50 @@ async def test_the_least_loaded_connection_takes_the_next_stream(world: Any) -> 
     two.done(3)
     await w.ask(2)
     assert (one.load, two.load) == (3, 3)
+
+
+@pytest.mark.parametrize("how", ["goaway", "lost"])
+@pytest.mark.parametrize("age", [0.0, pool_module.SHORT_LIFE])
+async def test_who_ends_a_connection_at_once_is_tried_after_the_others(
+    world: Any, how: str, age: float
+) -> None:
+    """A host that is on its way out says GOAWAY or FIN to each that comes."""
+    w = world()
+    await w.ask()
+    connection = await w.connect()
+    connection.address, connection.born = ("192.0.2.1", 443), w.clock.now()
+    w.clock.advance(age)
+    if how == "goaway":
+        w.pool.on_goaway(connection, 0, 0, b"")
+    else:
+        connection.failure = REFUSED
+        connection.abort()
+    assert list(w.reach._failed) == ([] if age else [connection.address])
+
+
+async def test_a_permanent_fault_is_final_once_all_addresses_have_it(world: Any) -> None:
+    w = world()
+    reach = w.reach
+    reach._found = ["one", "two"]
+    (waiter,) = await w.ask()
+    reach.on_failed("one")
+    await w.fail(WRONG_CERTIFICATE)
+    assert waiter.error is None
+    w.clock.advance(pool_module.DIAL_DELAY)
+    await w.turn()
+    reach.on_failed("two")
+    await w.fail(WRONG_CERTIFICATE)
+    assert waiter.error is WRONG_CERTIFICATE
+
+
+async def test_a_peer_that_takes_none_just_now_sets_off_no_storm_of_dials(world: Any) -> None:
+    w = world()
+    await w.ask(10)
+    (busy,) = [await w.connect()]
+    busy.wire.max_streams = 0
+    w.pool.on_load(busy)
+    await w.ask(32)
+    assert len(w.dials) == 2
 
 
 async def test_a_connection_that_takes_no_stream_hides_no_other(world: Any) -> None:

@@ -124,6 +124,30 @@ def test_data_that_dribbles_is_counted(frugal: Rig) -> None:
     assert (error.cause, code) == (FLOOD, ENHANCE_YOUR_CALM)
 
 
+def test_tokens_of_two_bytes_are_no_flood(frugal: Rig) -> None:
+    rig = frugal
+    ears = rig.open()
+    rig.serve(rig.peer.response(1))
+    for _ in range(20):
+        rig.serve(rig.peer.data(1, b"ok") * BUDGET)
+        ears.stream.credit(2 * BUDGET)
+        rig.sent()
+    assert rig.wire.can_open
+
+
+def test_a_client_that_dribbles_is_no_flood_of_its_upstreams(frugal: Rig) -> None:
+    """Each DATA frame is answered with a WINDOW_UPDATE of the stream and one of the connection."""
+    rig = frugal
+    ears = rig.open(rig.body(b"", complete=False), method=b"POST")
+    rig.sent()
+    for _ in range(10 * BUDGET):
+        ears.body.append(b"x")
+        ears.stream.body_ready()
+        assert [len(one.payload) for one in rig.sent()] == [1]
+        rig.serve(rig.peer.window(0, 1), rig.peer.window(1, 1))
+    assert rig.wire.can_open
+
+
 def test_windows_that_dribble_are_counted(frugal: Rig) -> None:
     """CVE-2019-9511 and 9517: our upload may go byte by byte. What opens within one turn leaves as one frame."""
     rig = frugal

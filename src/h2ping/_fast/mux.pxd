@@ -95,6 +95,7 @@ cdef class Mux:
     cdef int64_t stream_window_bytes
     cdef int64_t connection_window_bytes
     cdef int64_t frame_worth        # of limits.max_idle_frames, in bytes: what a frame takes,
+    cdef int64_t content_worth      # what DATA brings beside its bytes,
     cdef int64_t stream_worth       # what a request brings and adds to the most,
     cdef int64_t most_patience      # the most without any
     cdef int64_t max_queued_control_bytes

@@ -241,6 +241,7 @@ cdef class Mux:
         self.stream_window_bytes = limits.stream_window_bytes
         self.connection_window_bytes = max(<int64_t>limits.connection_window_bytes, DEFAULT_WINDOW)
         self.frame_worth = limits.frame_worth_bytes
+        self.content_worth = limits.content_worth_bytes
         self.stream_worth = limits.frames_a_stream * limits.frame_worth_bytes
         self.most_patience = self.patience = limits.max_idle_frames * limits.frame_worth_bytes
         self.max_queued_control_bytes = limits.max_queued_control_bytes
@@ -512,6 +513,8 @@ cdef class Mux:
     cdef int count_frame(self, int64_t size) except -1:
         """One more frame of the peer, with `size` bytes of a body (limits.max_idle_frames)."""
         cdef int64_t most = self.most_patience + self.stream_worth * self.open_streams
+        if size:
+            size += self.content_worth
         self.patience = min(self.patience + size, most) - self.frame_worth
         if self.patience < 0:
             self.patience += self.frame_worth * <int64_t>self.owner.more_idle_frames()
@@ -1243,7 +1246,10 @@ cdef class Mux:
         stream.sent += size
         stream.send_window -= size
         self.send_window -= size
-        self.patience += size
+        if size < 2 * self.frame_worth and stream.available() == 0:
+            self.patience += 2 * self.frame_worth
+        else:
+            self.patience += size
         if flags:
             self.move(stream, SENT_END)
             stream.upload_done = True

@@ -30,7 +30,7 @@ from h2ping.units import format_duration, parse_boolean, parse_duration, parse_s
 
 BLOCK = "sidecar"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _MEMORY = re.compile(r"off|[0-9]+(B|KiB|MiB|GiB|TiB)?")
 
 

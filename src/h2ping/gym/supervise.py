@@ -217,7 +217,11 @@ def log_folder(block: Block, gym_log_dir: str | None = None) -> Path:
     named = block.log_dir or gym_log_dir
     if named:
         folder = Path(named).expanduser().absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            key = "sidecar.log_dir" if block.log_dir else "nemo_gym_log_dir"
+            raise ProxyError(f"{key}: cannot make {folder}: {error.strerror}") from None
         return folder
     folder = Path(tempfile.gettempdir()) / f"nemo_gym_h2ping-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -74,6 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self.failure: UpstreamError | None = None
         """Why it was lost; None where its end was due: it was retired or had said GOAWAY, and had no stream."""
         self.round_trip: float | None = None
+        self.address: Any = None
+        """Of the peer, as sockets have it, once it is dialled."""
         self._owner = owner
         self._clock = clock
         self._keepalive = KeepAlive(cadence, self.born)

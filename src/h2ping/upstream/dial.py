@@ -64,8 +64,10 @@ async def dial(
         nonlocal address, connection
         loop: Any = asyncio.get_running_loop()  # uvloop's; asyncio's has no shutdown timeout before 3.11
         sock, address = await reach.connect(settings.upstream.host, settings.upstream.port)
+        transport: Any = None
         try:
-            transport, _ = await loop.create_connection(_Mute, sock=sock)
+            transport, mute = await loop.create_connection(_Mute, sock=sock)
+            mute.check(transport)
             connection = make_connection()
             secure = await loop.start_tls(
                 transport,
@@ -77,7 +79,11 @@ async def dial(
                 ssl_handshake_timeout=settings.connect_timeout + 60,
                 ssl_shutdown_timeout=5,
             )
+            if transport.is_closing():
+                raise ConnectionResetError
         except BaseException:
+            if transport is not None:
+                transport.abort()
             # The loop closes the descriptor, and does not tell the socket when that was lost very early. Closed once
             # more by the socket, the number may be another connection's by then, and libuv aborts the process.
             sock.detach()
@@ -90,7 +96,8 @@ async def dial(
     reached = False
     try:
         made = await asyncio.wait_for(attempt(), settings.connect_timeout)
-        reached = True
+        reached = made.is_open  # else it said GOAWAY right behind its SETTINGS, or was lost
+        made.address = address
         return made
     except UpstreamError:
         raise
@@ -112,10 +119,20 @@ async def dial(
 
 
 class _Mute(asyncio.Protocol):
-    """A TCP connection whose bytes are TLS's, from the first."""
+    """The TCP connection before TLS takes it over, in which a client speaks first."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.pause_reading()  # type: ignore[attr-defined]
+    def __init__(self) -> None:
+        self._heard = False
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = True
+
+    def check(self, transport: asyncio.BaseTransport) -> None:
+        """Raises UpstreamError or ConnectionResetError where no handshake can follow."""
+        if self._heard:
+            raise _never_sent(TLS_FAILED, "the peer speaks before the handshake, and not TLS")
+        if transport.is_closing():
+            raise ConnectionResetError
 
 
 def explain(error: BaseException, address: Any = None) -> UpstreamError:

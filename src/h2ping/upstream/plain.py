@@ -296,7 +296,8 @@ class PlainWire:
         content = body.peek(stream.sent, size)
         size = len(content)
         stream.sent += size
-        self._patience += size
+        answers = 2 * self.limits.frame_worth_bytes
+        self._patience += answers if size < answers and stream.sent == body.received else size
         last = body.complete and stream.sent == body.received and not body.trailers
         self._h2.send_data(stream.id, content, end_stream=last)
         stream.upload_done = last
@@ -421,6 +422,8 @@ class PlainWire:
         """One more frame of the peer, with `size` bytes of a body (limits.max_idle_frames)."""
         worth = self.limits.frame_worth_bytes
         most = self.limits.max_idle_frames + self.limits.frames_a_stream * self.open_streams
+        if size:
+            size += self.limits.content_worth_bytes
         self._patience = min(self._patience + size, most * worth) - worth
         if self._patience < 0:
             self._patience += worth * self._owner.more_idle_frames()

@@ -63,6 +63,7 @@ cdef class Pool:
     cdef bint _may_grow(self) except -1
     cdef object _find(self)
     cdef bint _is_refused(self) except -1
+    cdef bint _is_final(self, error) except -1
     cdef object _assign(self)
     cdef object _dial_missing(self)
 

@@ -12,8 +12,8 @@ Theory of operation
    Dials that were under way together fail as one. A connection that takes no stream when it comes (GOAWAY, end) is a
    failed dial, too. While an idle connection takes no stream (the peer's limit is 0) there is no further dial.
 5. While a connection is open or a dial is under way, those who wait go on waiting. Otherwise a permanent fault
-   (certificate, ALPN) fails them at once, and a transient one is counted for each: DIAL_ATTEMPTS of them, or
-   `connect_timeout` spent waiting, and the request fails.
+   (certificate, ALPN) of all addresses fails them at once, and any other is counted for each: DIAL_ATTEMPTS of them,
+   or `connect_timeout` spent waiting, and the request fails.
 6. A connection is retired at 90-100 % of `max_conn_age` and of `max_requests_per_conn`, from its own birth. When it
    has streams its replacement is dialled first, RETIRE_LEAD before. The last one is kept while nobody can be reached.
    One too many, because a late PING was answered after all, is retired at once.
@@ -66,6 +66,8 @@ DIAL_DELAY = 0.1
 DIAL_DELAY_MAX = 1.0
 DIAL_ATTEMPTS = 8
 """About 4.5 s: a restarting endpoint is waited for, and Gym's probe of 5 s still gets its answer."""
+SHORT_LIFE = 1.0
+"""Seconds. Who ends a connection that soon is on its way out: its address is tried after the others."""
 RETIRE_LEAD = 0.02
 IDLE_CLOSE = 90.0
 """What Go's client does; the shortest idle limit on the path that PING does not move is an ALB's 60 s, which answers
@@ -239,7 +241,7 @@ class Pool:
                 waiter.on_connection(connection)
                 return
         error = self._dial_error
-        if error is not None and error.cause.permanent and not self._has_hope():
+        if error is not None and self._is_final(error) and not self._has_hope():
             waiter.on_no_connection(error)
         elif self._settings.max_queue and len(self._waiting) >= self._settings.max_queue:
             waiter.on_no_connection(
@@ -299,6 +301,7 @@ class Pool:
         if term is not None and (failure := connection.failure) is not None and self._closed is None:
             self._on_connection_lost(failure.cause.token)
             log.connection_lost(self._settings, connection.ident, failure)
+            self._note_short_life(connection)
         self._count_usable()
         self._assign()
         self._settle_close()
@@ -308,8 +311,13 @@ class Pool:
 
     def on_goaway(self, connection: Connection, last_stream_id: int, code: int, debug: bytes) -> None:
         log.goaway(self._settings, connection.ident, last_stream_id, code, debug)
+        self._note_short_life(connection)
         if code == ENHANCE_YOUR_CALM and (interval := self.cadence.calm_down()) is not None:
             log.calm_down(self._settings, connection.ident, interval)
+
+    def _note_short_life(self, connection: Connection) -> None:
+        if self._clock.now() - connection.born < SHORT_LIFE and connection.address is not None:
+            self._reach.on_failed(connection.address)
 
     def on_round_trip(self, connection: Connection, seconds: float) -> None:
         self._on_round_trip(seconds)
@@ -334,7 +342,8 @@ class Pool:
                     self._dial()
             if limit != self._peer_max:
                 self._peer_max = limit
-                self._peer_limit = min(self._settings.streams_per_conn, max(1, limit))
+                if limit:  # none just now says nothing of new connections
+                    self._peer_limit = min(self._settings.streams_per_conn, limit)
         if term is not None and term.usable != usable:
             term.usable = usable
             self._count_usable()
@@ -474,11 +483,15 @@ class Pool:
             self._fail_hopeless(error)
         self._assign()
 
+    def _is_final(self, error: UpstreamError) -> bool:
+        """Another dial would end like this one."""
+        return error.cause.permanent and not self._reach.has_others
+
     def _fail_hopeless(self, error: UpstreamError) -> None:
         now = self._clock.now()
         for waiter, wait in list(self._waiting.items()):
             too_long = now - wait.since >= self._settings.connect_timeout
-            if error.cause.permanent or wait.failures >= DIAL_ATTEMPTS or too_long:
+            if self._is_final(error) or wait.failures >= DIAL_ATTEMPTS or too_long:
                 self.cancel(waiter)
                 waiter.on_no_connection(error)
 

@@ -56,6 +56,13 @@ class Reach:
         """In the order of their last failure."""
         self._lookup: asyncio.Future[list[Any]] | None = None
         self._asked_at = 0.0
+        self._found: list[Any] = []
+        """Addresses of the latest lookup."""
+
+    @property
+    def has_others(self) -> bool:
+        """An address has not failed since it last served, if ever."""
+        return any(address not in self._failed for address in self._found)
 
     def on_failed(self, address: Any) -> None:
         """No connection came of it."""
@@ -74,6 +81,7 @@ class Reach:
         ways = self._ordered(
             dict.fromkeys((family, proto, address) for family, _, proto, _, address in found)
         )
+        self._found = [address for _, _, address in ways]
         tasks: dict[asyncio.Task[socket.socket], Any] = {}
         failures: list[NotReachedError] = []
         sock: socket.socket | None = None

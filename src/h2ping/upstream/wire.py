@@ -50,6 +50,9 @@ class WireLimits:
     frames that say nothing wear it down; server-sent events do not, the smallest is 8 bytes. It never holds more
     than this, and `frames_a_stream` for each open stream; once spent, the owner says what time has brought."""
     frame_worth_bytes: int = 4
+    content_worth_bytes: int = 2
+    """What DATA brings beside its own bytes: models send what they say in tokens of two bytes and more. A short one of
+    ours, because the client has sent no more, brings as much as the two WINDOW_UPDATEs cost that answer it."""
     frames_a_stream: int = 16
     """What a request brings to the account: its head, trailers, 1xx responses, RST_STREAM, WINDOW_UPDATEs."""
     max_queued_control_bytes: int = 64 << 10
