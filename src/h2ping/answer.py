@@ -76,7 +76,11 @@ def error_response(
         head.append(b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS)
     if status == 405:
         head.append(b"Allow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n")
-    head.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
+    if close:
+        head.append(b"Connection: close\r\n\r\n")
+    else:  # a 1.0 client takes silence for an end (RFC 9112 section 9.3)
+        is_old = request is not None and request.version < (1, 1)
+        head.append(b"connection: keep-alive\r\n\r\n" if is_old else b"\r\n")
     if (request.method if request is not None else method) != b"HEAD":
         head.append(body)
     return b"".join(head)

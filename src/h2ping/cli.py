@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -87,6 +88,8 @@ def _serve(arguments: Arguments, program: str) -> int:
     main_settings = instances[0].settings
     sink = log.configure(main_settings.log_level, main_settings.log_format)
     try:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # until the server takes it over
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         if main_settings.workers > 1:
             from h2ping.workers import serve_by_workers as serve
         else:

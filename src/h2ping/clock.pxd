@@ -5,6 +5,7 @@ cdef class Deadlines:
     cdef object _clock
     cdef object _on_expire
     cdef object _timer
+    cdef bint _late
     cdef dict _due
 
     cpdef add(self, key)

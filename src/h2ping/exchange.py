@@ -251,6 +251,7 @@ class Exchange:
         self._unpacking = None
         body, self._body = self._body, None
         if body is not None:
+            self.bytes_in = max(self.bytes_in, body.received)
             body.on_room = None
             body.release()
 

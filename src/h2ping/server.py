@@ -18,6 +18,7 @@ from h2ping._fast import IMPLEMENTATION, Arena
 from h2ping.admin import Admin
 from h2ping.clock import Deadlines, LoopClock
 from h2ping.door import Door
+from h2ping.downstream import ending
 from h2ping.downstream.client import Client
 from h2ping.downstream.context import ClientContext
 from h2ping.downstream.protocol import make_client
@@ -79,7 +80,7 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
 def bind(listen: Address) -> socket.socket:
     """A listening socket. Raises ConfigError, with the words `cannot bind`, when there is none to be had."""
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    both = not listen.host and socket.has_dualstack_ipv6()
+    both = listen.host in ("", "::") and socket.has_dualstack_ipv6()  # as Go binds them
     try:
         sock = socket.create_server(
             (listen.host, listen.port),
@@ -107,7 +108,11 @@ class Clients(set[Client]):
 
     def unread(self) -> int:
         """How many have not taken the end of a response yet."""
-        return sum(1 for client in self if client.exchange is None and client.pending_bytes)
+        return sum(
+            1
+            for client in self
+            if client.exchange is None and (client.pending_bytes or ending.is_delivering(client))
+        )
 
     async def until_heads_are_whole(self) -> None:
         """Return soon: who was writing a head may finish it, and is told when it took too long."""

@@ -77,6 +77,18 @@ async def test_an_early_413_is_delivered_while_the_upload_goes_on(stage: Stage) 
     assert (await client.response()).body == b"fine"
 
 
+async def test_an_error_of_ours_tells_a_1_0_client_that_the_connection_stays(stage: Stage) -> None:
+    """RFC 9112 section 9.3: without the word it reads until the end of the connection."""
+    origin = await stage.origin()
+    proxy = await stage.proxy(origin)
+    client = await stage.client(proxy)
+    for _ in range(2):
+        client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        (await origin.request(len(origin.requests) + 1)).reset(Code.INTERNAL_ERROR)
+        response = await client.response()
+        assert (response.status, response.get(b"connection")) == (502, b"keep-alive")
+
+
 @pytest.mark.parametrize("keep_alive", [False, True])
 async def test_a_1_0_client_gets_no_chunks(stage: Stage, keep_alive: bool) -> None:
     """Case http10-client-no-chunking (RFC 9112 sections 6.1 and 6.3)."""

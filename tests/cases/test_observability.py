@@ -26,7 +26,7 @@ async def test_client_aborts_are_499_and_lost_upstreams_502(stage: Stage) -> Non
     before.close()
     await request.was_reset()
     record = await proxy.record(path="/before")
-    assert (record["status"], record["upstream_status"]) == (499, None)
+    assert (record["status"], record["upstream_status"], record["bytes_in"]) == (499, None, 1)
 
     amid = await stage.client(proxy)
     amid.request("POST", "/amid", b"x")

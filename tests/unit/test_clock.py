@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.fake_clock import FakeClock
 
-from h2ping.clock import Deadlines
+from h2ping.clock import LATE, ONE_TURN, Deadlines
 
 
 def test_deadlines_expire_in_the_order_they_were_set() -> None:
@@ -33,6 +33,21 @@ def test_a_deadline_that_is_set_again_counts_from_then() -> None:
     assert gone == []
     clock.advance(1)
     assert gone == ["a"]
+
+
+def test_after_a_standstill_the_sockets_are_looked_at_before_a_deadline_is_held_to_have_passed() -> None:
+    """SIGSTOP, or a machine that was frozen: what a deadline waits for may be there, unread."""
+    clock = FakeClock()
+    gone: list[Any] = []
+    deadlines = Deadlines(clock, 5.0, gone.append)
+    deadlines.add("a")
+    deadlines.add("b")
+    clock.time += 5.0 + 2 * LATE  # nothing fires meanwhile
+    clock.advance(0)
+    assert gone == []
+    deadlines.discard("a")
+    clock.advance(ONE_TURN)
+    assert gone == ["b"]
 
 
 def test_a_discarded_deadline_never_expires() -> None:

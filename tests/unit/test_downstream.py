@@ -10,6 +10,7 @@ from tests.support.client_bench import Bench
 
 from h2ping import headers
 from h2ping._fast import client_py
+from h2ping.downstream import ending
 from h2ping.errors import READER_TIMEOUT, DownstreamError, UpstreamError
 from h2ping.headers import Framing
 
@@ -436,8 +437,11 @@ def test_an_early_response_keeps_the_connection_when_little_is_left_to_read(benc
 
 
 @pytest.mark.parametrize("head", [POST_CHUNKED, POST_5.replace(b" 5", b" 500000")], ids=["chunked", "large"])
-def test_an_early_response_closes_lingering_when_much_is_left_to_read(bench: Bench, head: bytes) -> None:
+def test_an_early_response_closes_lingering_when_much_is_left_to_read(
+    bench: Bench, head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Case early-413-keeps-response; RFC 9112 section 9.6."""
+    monkeypatch.setattr(ending, "LINGER_BYTES", 1 << 20)
     connection = bench.connect()
     connection.send(head + b"5\r\nhello\r\n")
     bench.exchange.respond(b"no", status=413)
@@ -463,6 +467,38 @@ def test_lingering_ends_after_two_seconds(bench: Bench) -> None:
     connection = bench.connect()
     connection.send(b"\x00")
     assert connection.transport.eof_written
+    bench.clock.advance(2)
+    assert connection.transport.aborted
+
+
+def test_a_client_that_lingers_may_go_on_uploading_for_half_a_minute(bench: Bench) -> None:
+    """SDKs read an early answer once their upload is done; a reset would have them send it all again."""
+    connection = bench.connect()
+    connection.send(POST_5.replace(b" 5", b" 50000000"))
+    bench.exchange.respond(b"no", status=401)
+    for _ in range(ending.LINGER_LOOKS - 1):
+        connection.send(b"x" * 1000)
+        bench.clock.advance(2)
+        assert not connection.transport.closed
+    connection.send(b"x" * 1000)
+    bench.clock.advance(2)
+    assert connection.transport.aborted
+
+
+def test_output_that_the_kernel_delivers_is_waited_for_as_long_as_it_moves(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat that met a closed socket would reset it, and the output with it."""
+    left = [100_000]
+    monkeypatch.setattr(ending, "undelivered", lambda transport: left[0])
+    connection = bench.connect()
+    connection.send(GET[:-2] + b"Connection: close\r\n\r\n")
+    bench.exchange.respond(b"whole")
+    connection.send(b"\r\n")
+    for _ in range(2 * ending.LINGER_LOOKS):
+        left[0] -= 1000
+        bench.clock.advance(2)
+        assert not connection.transport.closed
     bench.clock.advance(2)
     assert connection.transport.aborted
 

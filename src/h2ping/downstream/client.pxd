@@ -9,6 +9,7 @@ cdef class Client:
     cdef public object exchange
     cdef public object owed
     cdef public object progress
+    cdef public object lingering
     cdef public bint closing
     cdef readonly bint head_sent
     cdef public bint head_timed

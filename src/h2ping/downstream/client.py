@@ -56,8 +56,8 @@ class Client:
     """What the bytes of a connection mean."""
 
     __slots__ = (
-        "_continue_sent", "closing", "context", "eof", "exchange", "head_sent", "head_timed", "octets", "owed",
-        "progress", "request", "write_paused",
+        "_continue_sent", "closing", "context", "eof", "exchange", "head_sent", "head_timed", "lingering", "octets",
+        "owed", "progress", "request", "write_paused",
     )  # fmt: skip
 
     def __init__(self, context: ClientContext, octets: Callable[[Client], Octets]) -> None:
@@ -74,6 +74,8 @@ class Client:
         self.eof = False
         self.write_paused = False
         self.progress = (-1, -1)
+        self.lingering: tuple[int, int, int] | None = None
+        """What was left to come and to deliver when the end was last looked at, and how often it was (ending.py)."""
         self.octets = octets(self)
         self.octets.max_body = context.settings.max_body_bytes
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from h2ping.headers import Fields, Request
 
 LINGER_SECONDS = 2.0
-"""Like nginx' lingering_close, shorter: clients on this machine read at once."""
+"""Without progress, like nginx' lingering_timeout, shorter: clients on this machine read at once."""
 
 
 class Exchange(Protocol):
