@@ -8,6 +8,9 @@ import sys
 
 __version__ = "0.1.0"
 
+STARTED_BY = os.getppid()
+"""The parent, asked for at once: it may end while the rest is imported, and then another process has its place."""
+
 if os.environ.get("H2PING_NO_EXTENSIONS", "") not in ("", "0"):
     from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 

@@ -107,6 +107,13 @@ ALLOWED = "allow: GET, HEAD\r\n"
 """RFC 9110 section 15.5.6: a 405 says what is."""
 
 
+def _path_of(target: bytes) -> str:
+    """Of the origin form or the absolute form, which a server must take (RFC 9112 section 3.2.2)."""
+    if target[:7].lower() == b"http://":
+        target = b"/" + target[7:].partition(b"/")[2]
+    return target.partition(b"?")[0].decode("latin-1")
+
+
 def _probe(is_so: bool, yes: str, no: str) -> tuple[int, str, bytes]:
     return (200, TEXT, f"{yes}\n".encode()) if is_so else (503, TEXT, f"{no}\n".encode())
 
@@ -140,6 +147,8 @@ class Visit(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._head += data
+        if self._head.startswith((b"\r", b"\n")):  # RFC 9112 section 2.2: empty lines before the request line
+            del self._head[: len(self._head) - len(self._head.lstrip(b"\r\n"))]
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
             self._respond()
         elif len(self._head) > LONGEST_HEAD_BYTES:
@@ -152,14 +161,14 @@ class Visit(asyncio.Protocol):
     def _respond(self) -> None:
         words = bytes(self._head).split(b"\n", 1)[0].strip().split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            self._send(400, TEXT, b"not an HTTP/1.1 request\n", with_body=True)
+            self._send(400, TEXT, b"not an HTTP/1.1 request\n", with_body=words[0] != b"HEAD")
             return
-        method, target = words[0], words[1].partition(b"?")[0].decode("latin-1")
+        method, path = words[0], _path_of(words[1])
         if method not in (b"GET", b"HEAD"):
             self._send(405, TEXT, b"GET and HEAD only\n", with_body=True)
             return
         try:
-            status, content_type, body = self._admin.answer(target)
+            status, content_type, body = self._admin.answer(path)
         except Exception as error:
             # A defect in what is shown must not end the proxy; it is logged once here, where it shows.
             log.defect("the admin page failed", error)

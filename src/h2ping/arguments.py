@@ -58,6 +58,8 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         else:
             raise ConfigError("", f"flag provided but not defined: -{_shown(name)}", exit_code=2)
         _take(arguments, name, text)
+        if arguments.help:
+            break  # as in Go, whatever follows
     return arguments
 
 

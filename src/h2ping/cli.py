@@ -112,12 +112,15 @@ def _serve(arguments: Arguments, program: str) -> int:
 
 def _say_notes(instances: Sequence[Effective]) -> None:
     from h2ping import log
-    from h2ping.sources import misspelt_variables
+    from h2ping.sources import missing_trust, misspelt_variables
 
     if processors := os.environ.get("GOMAXPROCS"):
         log.processors_ignored(processors)
     for name, meant in misspelt_variables(os.environ):
         log.warning(f"the environment variable {name} is not one of h2ping's; is {meant} meant?")
+    if not all(each.settings.ca_file for each in instances):
+        for text in missing_trust(os.environ):
+            log.warning(text)
     for each in instances:
         for text in warnings_of(each.settings):
             log.warning(text, each.settings)

@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from h2ping import log
+from h2ping import STARTED_BY, log
 from h2ping.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,9 +173,8 @@ def _open_pidfd(process: int) -> int | None:
     return None
 
 
-def exit_with_parent(on_gone: Callable[[], object]) -> ParentWatch | None:
+def exit_with_parent(on_gone: Callable[[], object], parent: int = STARTED_BY) -> ParentWatch | None:
     """Watch the parent. None when there is none to see: we are process 1, or it is in another namespace."""
-    parent = os.getppid()
     return ParentWatch(on_gone, parent) if parent else None
 
 

@@ -15,6 +15,7 @@ The YAML library is imported only when there is a file.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -122,6 +123,17 @@ def misspelt_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
     close = [(name, get_close_matches(name, known, 1, 0.85)) for name in sorted(unknown)]
     return [(name, match[0]) for name, match in close if match]
+
+
+def missing_trust(environment: Mapping[str, str]) -> list[str]:
+    """Where OpenSSL is told to look for certificates and finds none, without a word."""
+    found = []
+    for name, is_there in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
+        value = environment.get(name, "")
+        paths = value.split(os.pathsep) if name == "SSL_CERT_DIR" else [value]
+        if value and not any(is_there(path) for path in paths):
+            found.append(f"{name}={value}: it is not there, and the certificates in it are not trusted")
+    return found
 
 
 # --- file -----------------------------------------------------------------------------------------

@@ -101,6 +101,27 @@ async def test_head_has_no_body() -> None:
 
 
 @pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\r\nGET /live HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\r\n\r\nGET /live HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://x:9090/live?now HTTP/1.1\r\nHost: x:9090\r\n\r\n",
+    ],
+)
+async def test_empty_lines_before_it_and_the_absolute_form_are_taken(request_bytes: bytes) -> None:
+    """RFC 9112 sections 2.2 and 3.2.2."""
+    async with running() as admin:
+        assert (await exchange(admin, request_bytes)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_refused_head_request_has_no_body_either() -> None:
+    async with running() as admin:
+        answer = await exchange(admin, b"HEAD /live HTTP/2.0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
         (b"GET /secret HTTP/1.1\r\n\r\n", 404),

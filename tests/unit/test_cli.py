@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,11 @@ def test_flags_are_read_as_go_reads_them(argv: list[str], values: dict[str, str]
     assert parse_arguments(argv).values == values
 
 
+@pytest.mark.parametrize("after", ["-nope", "word", "-listen"])
+def test_nothing_behind_the_help_flag_is_read(after: str) -> None:
+    assert parse_arguments(["-h", after]).help
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -70,6 +76,7 @@ def test_flags_are_read_as_go_reads_them(argv: list[str], values: dict[str, str]
         (["-listen"], "flag needs an argument: -listen"),
         (["-insecure-skip-verify", "true"], 'unexpected argument "true"'),
         (["-insecure-skip-verify=maybe"], 'invalid boolean value "maybe" for -insecure-skip-verify'),
+        (["-nope", "-h"], "flag provided but not defined: -nope"),
         (["-h=2"], 'invalid boolean value "2" for -h'),
         (["word"], 'unexpected argument "word"'),
         (["-"], 'unexpected argument "-"'),
@@ -211,6 +218,40 @@ def test_the_last_line_says_why_it_ended(
     Server(monkeypatch, result)
     assert cli.main(UPSTREAM) == code
     assert last in capfd.readouterr().err.splitlines()[-1]
+
+
+def test_sigterm_before_the_server_has_taken_it_over_ends_it_well(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Slow(Server):
+        def serve(self, instances: list[Settings], on_listening: Callable[[], None]) -> int:
+            signal.raise_signal(signal.SIGTERM)
+            return 1
+
+    Slow(monkeypatch)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert cli.main(UPSTREAM) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "interrupted before it was ready" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_certificates_that_are_not_where_a_variable_says_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    """OpenSSL says nothing, and each dial would fail with `certificate`."""
+    missing = tmp_path / "missing"
+    monkeypatch.setenv(name, str(missing))
+    Server(monkeypatch)
+    assert cli.main(UPSTREAM) == 0
+    assert f"{name}={missing}: it is not there" in capfd.readouterr().err
+    assert cli.main([*UPSTREAM, "-ca-file", __file__]) == 0
+    assert "it is not there" not in capfd.readouterr().err
+    monkeypatch.setenv(name, str(tmp_path) if name == "SSL_CERT_DIR" else __file__)
+    assert cli.main(UPSTREAM) == 0
+    assert "it is not there" not in capfd.readouterr().err
 
 
 def test_a_misspelt_variable_and_an_open_listener_are_warned_of(

@@ -7,7 +7,9 @@ import socket
 
 import pytest
 
+from h2ping.address import Address
 from h2ping.door import Door
+from h2ping.server import bind
 
 pytestmark = pytest.mark.sockets
 
@@ -103,3 +105,15 @@ async def test_a_closed_door_refuses(door: Door) -> None:
         await asyncio.sleep(0)
     with socket.socket() as sock:
         assert sock.connect_ex(Guest.address) != 0
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6")
+@pytest.mark.parametrize("listen", [":0", "[::]:0"])
+def test_a_listener_on_every_address_takes_clients_of_both_families(listen: str) -> None:
+    """As Go's does, whatever net.ipv6.bindv6only says."""
+    with bind(Address.parse(listen)) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, port), 5):
+                listener.setblocking(True)
+                listener.accept()[0].close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from h2ping import lifecycle
+from h2ping import STARTED_BY, lifecycle
 from h2ping.address import Address
 from h2ping.errors import ConfigError
 
@@ -134,11 +134,21 @@ async def test_a_parent_that_went_before_the_watch_stood_is_noticed_at_once() ->
 
 
 @pytest.mark.sockets
+async def test_a_parent_that_went_while_we_were_imported_is_noticed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    lifecycle.exit_with_parent(lambda: calls.append("gone"))
+    assert calls == ["gone"]
+
+
+@pytest.mark.sockets
 async def test_a_living_parent_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "_open_pidfd", lambda process: None)
     monkeypatch.setattr(lifecycle, "PARENT_POLL", 0.001)
     looks = asyncio.Semaphore(0)
-    parent = os.getppid()
+    parent = STARTED_BY
 
     def counted() -> int:
         looks.release()
@@ -153,9 +163,8 @@ async def test_a_living_parent_is_let_be(monkeypatch: pytest.MonkeyPatch) -> Non
     watch.close()
 
 
-async def test_process_1_has_no_parent_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getppid", lambda: 0)
-    assert lifecycle.exit_with_parent(lambda: None) is None
+async def test_process_1_has_no_parent_to_watch() -> None:
+    assert lifecycle.exit_with_parent(lambda: None, parent=0) is None
 
 
 # --- ports and files ------------------------------------------------------------------------------

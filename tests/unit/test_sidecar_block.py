@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from h2ping.errors import ConfigError
-from h2ping.gym import sidecar
+from h2ping.gym import sidecar, supervise
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 JUDGE = {"name": "judge", "upstream": "https://Judge.Example:443/v1", "listen": "127.0.0.1:1250"}
 
@@ -145,3 +148,13 @@ def test_limits_of_go_become_environment_variables() -> None:
 def test_a_listener_beyond_loopback_is_a_warning_only() -> None:
     found = block(instances=[{**JUDGE, "listen": "0.0.0.0:1250"}])
     assert "0.0.0.0:1250 is not a loopback address" in found.warnings[0]
+
+
+@pytest.mark.parametrize("key", ["sidecar.log_dir", "nemo_gym_log_dir"])
+def test_a_log_folder_that_cannot_be_made_is_named_by_its_key(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    own, gyms = (str(file / "logs"), None) if key == "sidecar.log_dir" else ("", str(file / "logs"))
+    with pytest.raises(supervise.ProxyError, match=f"^{key}: cannot make {file}/logs: Not a directory$"):
+        supervise.log_folder(block(log_dir=own), gyms)
+    assert supervise.log_folder(block(log_dir=str(tmp_path / "a" / "b"))).is_dir()
